@@ -1,0 +1,51 @@
+/* A token source: a file seen as a sequence of token ids. Text is bytes; .bin files are mapped to
+ * ids by their format. Floor F3; after opening, read calls are safe from any thread. */
+#ifndef SHD_DAEMON_DATA_SOURCE_H
+#define SHD_DAEMON_DATA_SOURCE_H
+
+#include <stdint.h>
+
+#include "daemon/base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum shd_data_format {
+    SHD_DATA_AUTO = 0, /* llm.c when its magic is there, nanoGPT for other *.bin, else text */
+    SHD_DATA_TEXT,     /* any file; one token per byte */
+    SHD_DATA_NANOGPT,  /* uint16 little endian tokens, no header */
+    SHD_DATA_LLMC      /* llm.c: 256 int32 header (magic 20240520, version 1 = uint16 tokens;
+                          magic 20240801, version 7 = uint32 tokens), then the tokens */
+} shd_data_format;
+
+typedef struct shd_source shd_source;
+
+/* "auto" | "text" | "nanogpt" | "llmc" ("" is auto); SHD_EINVAL names the word and the choices. */
+int shd_data_format_parse(const char *word, shd_data_format *out, shd_error *err);
+const char *shd_data_format_name(shd_data_format format);
+
+/* Opens the tokens in `fd` (a regular file; dup'ed, so the caller keeps its own). `path` is for
+ * messages and for AUTO's look at the ending. SHD_EDATA: empty, odd length, bad header, header
+ * that promises more tokens than the file holds. SHD_EIO: what the system said. */
+int shd_source_open(int fd, const char *path, shd_data_format format, shd_source **out,
+                    shd_error *err);
+void shd_source_free(shd_source *src); /* NULL is fine */
+
+uint64_t shd_source_tokens(const shd_source *src);
+shd_data_format shd_source_format(const shd_source *src);
+const char *shd_source_path(const shd_source *src);
+
+/* Reads tokens [offset, offset + n) into out[n]. SHD_EDATA when a token is >= vocab (names the
+ * token, its position, the file), or when the file's size or modification time is no longer what
+ * it was at opening. Reading past the end is SHD_EINVAL. */
+int shd_source_read(const shd_source *src, uint64_t offset, uint64_t n, uint32_t vocab,
+                    int32_t *out, shd_error *err);
+
+/* Reads the whole file once and checks that every token is < vocab. SHD_EDATA as above. */
+int shd_source_check(const shd_source *src, uint32_t vocab, shd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

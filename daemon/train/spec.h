@@ -1,0 +1,55 @@
+/* What a job trains and how, checked and with every default filled in. Floor F4; pure. */
+#ifndef SHD_DAEMON_TRAIN_SPEC_H
+#define SHD_DAEMON_TRAIN_SPEC_H
+
+#include <stdint.h>
+
+#include "daemon/base/err.h"
+#include "daemon/data/source.h"
+#include "daemon/model/model.h"
+#include "daemon/optim/schedule.h"
+#include "daemon/shard/strategy.h"
+#include "proto/shard.pb-c.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct shd_spec {
+    char name[65];
+    char model_name[65];
+    char *data_path;      /* owned; NULL: batches come from clients */
+    char *eval_path;      /* owned; NULL: the tail of data_path, or no evaluation */
+    shd_data_format data_format;
+    shd_model_config model;
+    shd_strategy strategy; /* degrees, world */
+    uint64_t steps;        /* 0: no end (client-driven jobs only) */
+    uint32_t micro_batch;  /* sequences per leaf */
+    uint32_t global_batch; /* sequences per optimizer step */
+    uint32_t accumulation; /* leaves per rank and step = global_batch / (micro_batch * world) */
+    uint32_t seq_len;
+    shd_schedule schedule; /* learning rate by optimizer step */
+    double weight_decay, beta1, beta2, eps;
+    double clip; /* 0: off */
+    uint64_t seed;
+    double eval_split;
+    uint64_t eval_every; /* 0: never */
+    uint32_t eval_batches;
+    uint32_t priority;
+} shd_spec;
+
+/* Checks `in` against itself and against a daemon of `max_ranks` ranks, and fills *out. Every
+ * refusal names the field as its CLI flag, the value, and what is accepted; what another version
+ * may offer but this one does not is SHD_EUNSUPPORTED. Files are not touched. */
+int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *out,
+                     shd_error *err);
+void shd_spec_fini(shd_spec *spec);
+
+/* The message with every field set to what is in use. Freed with shard__v1__job_spec__free_unpacked
+ * (NULL allocator). */
+Shard__V1__JobSpec *shd_spec_to_proto(const shd_spec *spec);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

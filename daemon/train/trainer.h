@@ -1,0 +1,114 @@
+/* A job in execution: joins model, pipeline, optimizer and data over the ranks that carry it.
+ * Floor F4. The caller (one thread: the daemon's loop) submits one work item at a time; the ranks
+ * execute it together; the last rank to finish calls `done` on its own thread.
+ *
+ * The trainer speaks to ranks by message and a rank knows only its communicator. */
+#ifndef SHD_DAEMON_TRAIN_TRAINER_H
+#define SHD_DAEMON_TRAIN_TRAINER_H
+
+#include <stdint.h>
+
+#include "daemon/base/arena.h"
+#include "daemon/base/err.h"
+#include "daemon/comm/comm.h"
+#include "daemon/data/source.h"
+#include "daemon/rank/rank.h"
+#include "daemon/train/plan.h"
+#include "daemon/train/spec.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHD_IGNORE_INDEX (-100)
+
+/* Sequences of a client, padded to one length by the caller: [sequences, length] row-major.
+ * Positions past a sequence's end hold token 0 and target SHD_IGNORE_INDEX. */
+typedef struct shd_batch {
+    uint32_t sequences;
+    uint32_t length;
+    int32_t *tokens;  /* owned by the work item */
+    int32_t *targets; /* owned by the work item */
+} shd_batch;
+
+typedef enum shd_work_kind {
+    SHD_WORK_INIT = 0,         /* arenas, parameters, check of the data file */
+    SHD_WORK_DATA_STEP,        /* one optimizer step on the job's own data */
+    SHD_WORK_FORWARD_BACKWARD, /* accumulate gradients of `batch` */
+    SHD_WORK_OPTIM_STEP,       /* apply what has been accumulated, clear it */
+    SHD_WORK_TRAIN_STEP,       /* both, on `batch` */
+    SHD_WORK_FORWARD,          /* loss of `batch`, no gradients */
+    SHD_WORK_EVAL,             /* loss over the evaluation windows */
+    SHD_WORK_NEXT_LOGITS       /* logits after the last token of batch (1 sequence); for generation */
+} shd_work_kind;
+
+typedef struct shd_work {
+    shd_work_kind kind;
+    shd_batch batch;
+
+    /* NAN: what the spec says. */
+    double lr, clip, weight_decay;
+    int want_logprobs;
+
+    /* Results, valid in `done`. */
+    int rc; /* 0 or an shd_err; then `err` says more. SHD_EINVAL leaves the job as it was; every
+               other number means that the job's state is lost */
+    shd_error err;
+    double loss;           /* nats per valid token; 0 when there is none */
+    uint64_t valid_tokens;
+    double grad_norm, lr_used;
+    uint64_t step;         /* optimizer steps taken, after this work */
+    uint64_t samples;      /* global sample cursor, after this work */
+    int skipped;           /* the gradient was not finite: nothing applied */
+    double ms;             /* wall time on the ranks */
+    float *logprobs;       /* [sequences, length] log p(target), 0 where ignored; NULL unless asked */
+    float *logits;         /* [vocab]; NEXT_LOGITS */
+
+    /* Set by the submitter. */
+    void (*done)(struct shd_work *work, void *arg); /* on a rank's thread; must only hand over */
+    void *done_arg;
+} shd_work;
+
+/* Zeroes and sets overrides to NAN. */
+void shd_work_init(shd_work *work, shd_work_kind kind);
+/* Frees batch and results, not `work` itself. */
+void shd_work_fini(shd_work *work);
+
+typedef struct shd_trainer shd_trainer;
+
+/* Makes a trainer for `spec` on spec->strategy.world ranks (borrowed, they outlive it). Copies
+ * spec and plan; takes over `data` and `eval` (may be NULL). Nothing is allocated on the ranks
+ * before SHD_WORK_INIT. SHD_EDATA when the data is too short for the split and sequence length. */
+int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
+                       shd_source *data, shd_source *eval, shd_trainer **out, shd_error *err);
+
+/* Frees the arenas at once. No work may be in flight. NULL is fine. */
+void shd_trainer_free(shd_trainer *trainer);
+
+/* Checks a client batch before it is queued: token ids against the vocabulary, length against the
+ * model and the plan, sequences against the plan. SHD_EINVAL names the sequence, position and value. */
+int shd_trainer_check_batch(const shd_trainer *trainer, const shd_work *work, shd_error *err);
+
+/* Starts `work` on the ranks. One at a time; `work` must live until `done`. */
+void shd_trainer_submit(shd_trainer *trainer, shd_work *work);
+
+/* Makes work in flight end early with SHD_ECANCELLED at the next collective (any thread). The
+ * trainer can only be freed after it. */
+void shd_trainer_abort(shd_trainer *trainer);
+
+/* Bytes by tag of one rank of the job; safe at any time. Zero before INIT. */
+void shd_trainer_usage(const shd_trainer *trainer, uint32_t rank, shd_usage out[SHD_TAG_COUNT],
+                       uint64_t *total_peak, uint64_t *reserved);
+
+/* Bytes that rank `rank` has sent, by kind; safe at any time. */
+void shd_trainer_comm(const shd_trainer *trainer, uint32_t rank,
+                      shd_comm_count out[SHD_COMM_KIND_COUNT]);
+
+/* Copies the whole of parameter `index`, gathered over the ranks, to out[numel] (host). For tests
+ * and tools; no work may be in flight. */
+int shd_trainer_read_param(shd_trainer *trainer, uint32_t index, float *out, shd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
