@@ -58,9 +58,9 @@ int shd_error_prefix(shd_error *err, int code, const char *fmt, ...)
 const char *shd_err_name(int code)
 {
     static const char *const names[] = {
-        "OK",           "EINVAL", "ENOTFOUND", "EEXIST", "EPERM",      "ESTATE",
-        "EFULL",        "ENOMEM", "EUNSUPPORTED", "EIO", "EDATA",      "ECOMM",
-        "ECANCELLED",   "ETIMEOUT", "ENONFINITE", "ESEQUENCE", "EUNAVAILABLE", "EINTERNAL",
+        "OK",         "EINVAL",   "ENOTFOUND",    "EEXIST",    "EPERM",        "ESTATE",
+        "EFULL",      "ENOMEM",   "EUNSUPPORTED", "EIO",       "EDATA",        "ECOMM",
+        "ECANCELLED", "ETIMEOUT", "ENONFINITE",   "ESEQUENCE", "EUNAVAILABLE", "EINTERNAL",
     };
     const int count = (int)(sizeof(names) / sizeof(names[0]));
     return code <= 0 && code > -count ? names[-code] : "E?";

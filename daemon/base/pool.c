@@ -18,7 +18,7 @@
 /* About 50 µs: longer than the gap between two ops of a step, far shorter than a step. */
 #define SPIN_ROUNDS 1200
 
-#define OPEN ((uint64_t)1 << 32)  /* bit 32 of `state`: the current run takes workers */
+#define OPEN ((uint64_t)1 << 32)      /* bit 32 of `state`: the current run takes workers */
 #define INSIDE ((uint64_t)UINT32_MAX) /* low half of `state`: workers inside the current run */
 
 typedef struct worker {
@@ -38,12 +38,14 @@ struct shd_pool {
     void *arg;
     int64_t n;
 
-    _Alignas(64) _Atomic int64_t next;    /* first piece not yet taken */
-    _Alignas(64) _Atomic uint64_t state;  /* run number << 33 | open << 32 | workers inside */
-    _Alignas(64) _Atomic uint32_t signal; /* bumped for every run and at the end; workers sleep on it */
+    _Alignas(64) _Atomic int64_t next;   /* first piece not yet taken */
+    _Alignas(64) _Atomic uint64_t state; /* run number << 33 | open << 32 | workers inside */
+    _Alignas(
+        64) _Atomic uint32_t signal; /* bumped for every run and at the end; workers sleep on it */
     _Atomic uint32_t sleepers;
     _Atomic int stop;
-    _Alignas(64) _Atomic uint32_t left; /* bumped when the last worker leaves; the owner sleeps on it */
+    _Alignas(
+        64) _Atomic uint32_t left; /* bumped when the last worker leaves; the owner sleeps on it */
     _Atomic int owner_sleeps;
 };
 
