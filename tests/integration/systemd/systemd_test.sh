@@ -20,8 +20,8 @@ outside() {
         command -v "$tool" >/dev/null || fail "$tool is missing; run deploy/install-deps"
     done
     init=$(readlink -f /lib/systemd/systemd 2>/dev/null) && [ -x "$init" ] || fail "systemd is not installed"
-    unshare --pid --fork --mount --mount-proc --uts --ipc --cgroup true 2>/dev/null ||
-        fail "this machine allows no new namespaces (unshare failed); run the test where root may make them"
+    why=$(unshare --pid --fork --mount --mount-proc --uts --ipc --cgroup true 2>&1) ||
+        fail "this machine allows no new namespaces ($why); run the test where root may make them"
 
     work=$(mktemp -d)
     boot=
