@@ -1,0 +1,20 @@
+/* RPCs of a job's life: create, get, list, pause, resume, cancel, delete; durable state.
+ * Floor F5; loop thread. */
+#ifndef SHD_DAEMON_SERVICE_RPC_JOBS_H
+#define SHD_DAEMON_SERVICE_RPC_JOBS_H
+
+#include <stddef.h>
+
+#include "daemon/service/rpc.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The method table (static storage) for shd_rpc_add_methods; its service pointer is a shd_jobs *. */
+const shd_rpc_method *shd_rpc_jobs_methods(size_t *n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
