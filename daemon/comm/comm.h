@@ -38,7 +38,9 @@ typedef struct shd_comm shd_comm;
  * freed by shd_comm_free. */
 void shd_comm_local_create(uint32_t size, shd_comm **out);
 
-/* A handle of rank `rank` among `size` that moves nothing and counts as the others do. */
+/* A handle of rank `rank` among `size` that waits for nobody, moves nothing and counts as the
+ * others do. Receive buffers are left as they are; all_gather_host puts the caller's own value at
+ * every place. */
 shd_comm *shd_comm_null_create(uint32_t rank, uint32_t size);
 
 void shd_comm_free(shd_comm *comm); /* NULL is fine */
@@ -46,10 +48,21 @@ void shd_comm_free(shd_comm *comm); /* NULL is fine */
 uint32_t shd_comm_rank(const shd_comm *comm);
 uint32_t shd_comm_size(const shd_comm *comm);
 
+/* How long a collective of this handle, and of those split from it afterwards, waits for the other
+ * ranks to come, in milliseconds; 0 (the default) is for ever. When the time is over the group is
+ * aborted with SHD_ETIMEOUT and a message that names the collective and the missing rank. */
+void shd_comm_set_timeout(shd_comm *comm, uint32_t ms);
+
+/* Every call below: a rank that fails for its own reasons must abort, because the others wait for
+ * it. Calls that do not match (another collective, kind, size or root on another rank) abort the
+ * group with SHD_ECOMM naming both. A call that succeeds adds 1 to `calls` of its kind and what it
+ * sent to `bytes`, on every rank and at every size; a barrier counts as SHD_COMM_CONTROL, a split
+ * is not counted. Buffers are free for use on return, also after an error. */
+
 /* A communicator of some ranks of this one: members[0..n) are ranks of `comm`, the caller among
  * them; the caller's new rank is its place in the list. Every rank of `comm` calls it at the same
  * point, each with its own group (groups are disjoint). Counts go to the parent's counters.
- * The child must be freed before the parent. */
+ * The child must be freed before the parent. SHD_ECOMM (and abort) for lists that do not fit. */
 int shd_comm_split(shd_comm *comm, const uint32_t *members, uint32_t n, shd_comm **out,
                    shd_error *err);
 
@@ -59,11 +72,13 @@ int shd_comm_all_gather(shd_comm *comm, shd_comm_kind kind, shd_device *dev, con
                         void *recv, size_t bytes, shd_error *err);
 
 /* recv[i*bytes ..] = block `rank` of rank i's send, that is send_i + rank*stride; every rank
- * sends block i (at send + i*stride) to rank i. Sends bytes * (size - 1). */
+ * sends block i (at send + i*stride) to rank i. stride >= bytes (SHD_EINVAL); send and recv do not
+ * overlap. Sends bytes * (size - 1). */
 int shd_comm_all_to_all(shd_comm *comm, shd_comm_kind kind, shd_device *dev, const void *send,
                         size_t stride, void *recv, size_t bytes, shd_error *err);
 
-/* Copies rank root's buf to every rank's. The root sends bytes * (size - 1). */
+/* Copies rank root's buf to every rank's. The root sends bytes * (size - 1).
+ * SHD_EINVAL when root >= size. */
 int shd_comm_broadcast(shd_comm *comm, shd_comm_kind kind, shd_device *dev, void *buf,
                        size_t bytes, uint32_t root, shd_error *err);
 
@@ -73,8 +88,9 @@ int shd_comm_all_gather_host(shd_comm *comm, shd_comm_kind kind, const void *sen
 
 int shd_comm_barrier(shd_comm *comm, shd_error *err);
 
-/* Makes every present and future collective of this communicator, its relatives and all their
- * ranks fail with `code` and `message`. Any thread. The first abort wins. */
+/* Makes every present and future collective of this communicator, its relatives (split from it, or
+ * it from them) and all their ranks fail with `code` (< 0) and `message`; only one whose ranks have
+ * all arrived still completes. Any thread. The first abort wins. */
 void shd_comm_abort(shd_comm *comm, int code, const char *message);
 
 /* Copies of the counters; any thread. */
