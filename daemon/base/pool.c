@@ -31,7 +31,7 @@ struct shd_pool {
     int nthreads;
     int spin_rounds;
     char name[16];
-    worker *workers; /* owns; nthreads - 1 */
+    worker *workers; /* owns; nthreads - 1, NULL before the first run */
 
     /* The current run. Written by the owner while the run is closed and nobody is inside. */
     shd_pool_fn fn;
@@ -140,6 +140,25 @@ static void wake_workers(shd_pool *pool)
     }
 }
 
+/* Threads come with the first run that has use for them: a pool that only says how many threads an
+ * op may count on (a dry run's) costs none. */
+static void start_workers(shd_pool *pool)
+{
+    pool->workers = shd_calloc((size_t)pool->nthreads, sizeof(*pool->workers));
+    for (int i = 0; i < pool->nthreads - 1; i++) {
+        worker *w = &pool->workers[i];
+        w->pool = pool;
+        w->index = i + 1;
+        const int rc = pthread_create(&w->thread, NULL, worker_main, w);
+        if (rc != 0) {
+            fprintf(stderr, "cannot start thread %d of pool %s: %s\n", i + 1, pool->name,
+                    strerror(rc));
+            abort();
+        }
+        pthread_setname_np(w->thread, pool->name);
+    }
+}
+
 shd_pool *shd_pool_create(int nthreads, int spin, const char *name)
 {
     shd_pool *pool = aligned_alloc(64, sizeof(*pool));
@@ -151,18 +170,6 @@ shd_pool *shd_pool_create(int nthreads, int spin, const char *name)
     pool->nthreads = nthreads;
     pool->spin_rounds = spin ? SPIN_ROUNDS : 0;
     snprintf(pool->name, sizeof(pool->name), "%s", name);
-    pool->workers = shd_calloc((size_t)nthreads, sizeof(*pool->workers));
-    for (int i = 0; i < nthreads - 1; i++) {
-        worker *w = &pool->workers[i];
-        w->pool = pool;
-        w->index = i + 1;
-        const int rc = pthread_create(&w->thread, NULL, worker_main, w);
-        if (rc != 0) {
-            fprintf(stderr, "cannot start thread %d of pool %s: %s\n", i + 1, name, strerror(rc));
-            abort();
-        }
-        pthread_setname_np(w->thread, pool->name);
-    }
     return pool;
 }
 
@@ -173,7 +180,7 @@ void shd_pool_free(shd_pool *pool)
     }
     atomic_store(&pool->stop, 1);
     wake_workers(pool);
-    for (int i = 0; i < pool->nthreads - 1; i++) {
+    for (int i = 0; pool->workers != NULL && i < pool->nthreads - 1; i++) {
         pthread_join(pool->workers[i].thread, NULL);
     }
     free(pool->workers);
@@ -212,6 +219,9 @@ void shd_pool_run(shd_pool *pool, int64_t n, shd_pool_fn fn, void *arg)
             fn(arg, i, 0);
         }
         return;
+    }
+    if (pool->workers == NULL) {
+        start_workers(pool);
     }
     pool->fn = fn;
     pool->arg = arg;
