@@ -1,0 +1,40 @@
+/* Learning-rate schedules; see schedule.h. Floor F3; pure. */
+#include "daemon/optim/schedule.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const names[] = {"cosine", "linear", "constant"};
+
+int shd_schedule_parse(const char *word, shd_schedule_kind *out, shd_error *err) {
+    if (word[0] == '\0') {
+        *out = SHD_SCHEDULE_COSINE;
+        return 0;
+    }
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(word, names[i]) == 0) {
+            *out = (shd_schedule_kind)i;
+            return 0;
+        }
+    }
+    return shd_fail(err, SHD_EINVAL, "--schedule '%s' is not known; choose cosine, linear or constant",
+                    word);
+}
+
+const char *shd_schedule_name(shd_schedule_kind kind) { return names[kind]; }
+
+double shd_schedule_lr(const shd_schedule *s, uint64_t step) {
+    if (s->warmup > 0 && step <= s->warmup) {
+        return s->lr * (double)step / (double)s->warmup;
+    }
+    if (s->kind == SHD_SCHEDULE_CONSTANT) {
+        return s->lr;
+    }
+    if (step >= s->steps) {
+        return s->lr_min;
+    }
+    const double x = (double)(step - s->warmup) / (double)(s->steps - s->warmup);
+    return s->kind == SHD_SCHEDULE_LINEAR
+               ? s->lr + (s->lr_min - s->lr) * x
+               : s->lr_min + (s->lr - s->lr_min) * 0.5 * (1.0 + cos(M_PI * x));
+}

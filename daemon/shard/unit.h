@@ -1,0 +1,90 @@
+/* The units of one rank: their flat memory, and the collectives that move it. Floor F3; the rank's
+ * thread. Every rank calls the same functions in the same order.
+ *
+ * Per unit of n (padded) elements a rank keeps n/p parameters, n/g gradients and 2n/o moments. Two
+ * buffers come and go: the full parameters (tag gathered) and the unreduced gradient of the
+ * micro-batch at hand (tag comm). A degree of 1 makes the kept memory serve as the full one. */
+#ifndef SHD_DAEMON_SHARD_UNIT_H
+#define SHD_DAEMON_SHARD_UNIT_H
+
+#include <stdint.h>
+
+#include "daemon/base/arena.h"
+#include "daemon/base/err.h"
+#include "daemon/comm/comm.h"
+#include "daemon/device/device.h"
+#include "daemon/shard/layout.h"
+#include "daemon/shard/strategy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum shd_unit_memory { SHD_UNIT_SHARDED = 0, SHD_UNIT_FULL } shd_unit_memory;
+
+/* A range of a unit's flat buffer and the memory that holds it. */
+typedef struct shd_range {
+    int64_t begin, end; /* elements of the flat buffer */
+    float *data;        /* [end - begin] */
+} shd_range;
+
+typedef struct shd_unit {
+    int64_t n;        /* padded elements */
+    shd_range params; /* p-part; fp32: these are the master weights */
+    shd_range grads;  /* g-part; only its o-part is ever complete */
+    shd_range m, v;   /* o-part; AdamW's moments */
+    shd_unit_memory memory;
+    float *full;       /* [n] while FULL, else NULL */
+    float *local_grad; /* [n] between grad_begin and grad_reduce, else NULL */
+} shd_unit;
+
+typedef struct shd_units {
+    const shd_layout *layout; /* borrowed */
+    shd_strategy strategy;
+    uint32_t rank;
+    shd_device *dev;  /* borrowed */
+    shd_arena *arena; /* borrowed */
+    shd_comm *comm;   /* borrowed; all ranks */
+    shd_comm *groups[SHD_GROUP_COUNT]; /* owned */
+    shd_unit *units;                   /* [layout->n_units] */
+    uint32_t folded; /* accumulation rounds that the gradients hold */
+} shd_units;
+
+/* Takes the persistent memory (contents undefined but for zeroed moments) and makes the groups.
+ * On failure nothing is held. */
+int shd_units_init(shd_units *units, const shd_layout *layout, const shd_strategy *strategy,
+                   shd_device *dev, shd_arena *arena, shd_comm *comm, shd_error *err);
+void shd_units_fini(shd_units *units);
+
+/* Makes unit u FULL by all-gathering the p-parts; nothing when it is. */
+int shd_unit_gather(shd_units *units, uint32_t u, shd_error *err);
+/* Drops the full copy; nothing when there is none. */
+void shd_unit_reshard(shd_units *units, uint32_t u);
+
+/* Provides local_grad; contents undefined but for zeroed padding. Nothing when it is there. */
+int shd_unit_grad_begin(shd_units *units, uint32_t u, shd_error *err);
+
+/* Adds the local gradients of all ranks by a balanced tree over ranks (leaf order) and folds the
+ * sum into this rank's atom of `grads`; gives local_grad back. The first round of a step (folded
+ * == 0) overwrites. The caller counts rounds with shd_units_round_done. */
+int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err);
+void shd_units_round_done(shd_units *units);
+
+/* After the last round: completes this rank's o-part of `grads` from its replicas' atoms. */
+int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err);
+
+/* Sum of squares of the whole unit's gradient in double: blocks of SHD_BLOCK elements, combined in
+ * block order on top of *sum, so that neither strategy nor W changes a bit. After grad_finish. */
+int shd_unit_sumsq(shd_units *units, uint32_t u, double *sum, shd_error *err);
+
+/* The o-part of the parameters (inside the p-part) and of the gradients, for the optimizer. */
+shd_range shd_unit_update_params(const shd_units *units, uint32_t u);
+shd_range shd_unit_update_grads(const shd_units *units, uint32_t u);
+
+/* After the optimizer: completes this rank's p-part of the parameters. */
+int shd_unit_update_finish(shd_units *units, uint32_t u, shd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

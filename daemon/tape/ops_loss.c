@@ -1,0 +1,81 @@
+/* Tape op: head and token cross-entropy in chunks of rows. Floor F3; the rank's thread. */
+#include "daemon/tape/tape_internal.h"
+
+/* Logits that exist at once: enough rows for a fast product, few enough bytes to stay small. */
+enum { LOGITS_BYTES = 32 << 20, LOGITS_ROWS = 1024 };
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Rows of one chunk, from the shape alone: equal chunks, at least two of them from 64 rows on. */
+static int64_t chunk_rows(int64_t R, int64_t V) {
+    int64_t most = LOGITS_BYTES / (V * (int64_t)sizeof(float)) / 32 * 32;
+    if (most < 32) {
+        most = 32;
+    }
+    if (most > LOGITS_ROWS) {
+        most = LOGITS_ROWS;
+    }
+    int64_t chunks = ceil_div(R, most);
+    if (chunks < 2 && R >= 64) {
+        chunks = 2;
+    }
+    return ceil_div(ceil_div(R, chunks), 16) * 16;
+}
+
+static void run_chunks(shd_tape *tape, shd_tensor *h, shd_tensor *w, const int32_t *targets,
+                       float *losses, float *dh, float *dw, int acc_w) {
+    const int64_t R = h->shape[0], C = h->shape[1], V = w->shape[0];
+    const int64_t rows = chunk_rows(R, V);
+    float *logits = shd_tape_take(tape, SHD_TAG_WORKSPACE, rows * V);
+    void *ws = dw != NULL ? shd_tape_workspace(tape, tape->ops->linear_backward_weight_ws(
+                                                         tape->ctx, rows, V, C))
+                          : NULL;
+    for (int64_t at = 0; at < R && tape->rc == 0; at += rows) {
+        const int64_t n = R - at < rows ? R - at : rows;
+        const float *x = h->data + at * C;
+        tape->ops->linear_forward(tape->ctx, logits, x, w->data, NULL, NULL, n, V, C, 0);
+        tape->ops->cross_entropy(tape->ctx, losses + at, logits, targets + at, 1.0f, n, V, V,
+                                 dw != NULL);
+        if (dw != NULL) {
+            tape->ops->linear_backward_weight(tape->ctx, dw, NULL, logits, x, n, V, C, 0,
+                                              acc_w || at > 0, ws);
+            tape->ops->linear_backward_input(tape->ctx, dh + at * C, logits, w->data, n, V, C, 0,
+                                             0);
+        }
+    }
+    shd_arena_release(tape->arena, ws);
+    shd_arena_release(tape->arena, logits);
+}
+
+static int backward_cross_entropy(shd_tape *tape, shd_node *node) {
+    shd_tensor *h = node->in[0], *w = node->in[1];
+    if (h->grad_defined) {
+        shd_tape_fail(tape, SHD_EINTERNAL, "cross-entropy: its input is used twice");
+        return tape->rc;
+    }
+    int acc_h = 0, acc_w = 0;
+    float *dh = shd_tape_grad(tape, h, &acc_h);
+    float *dw = shd_tape_grad(tape, w, &acc_w);
+    if (tape->rc == 0) {
+        run_chunks(tape, h, w, node->ids, node->losses, dh, dw, acc_w);
+    }
+    return tape->rc;
+}
+
+void shd_tape_cross_entropy(shd_tape *tape, shd_tensor *h, shd_tensor *w, const int32_t *targets,
+                            float *losses) {
+    if (tape->rc < 0) {
+        return;
+    }
+    if (h->shape[1] != w->shape[1]) {
+        shd_tape_fail(tape, SHD_EINTERNAL, "cross-entropy: width %lld against a head of %lld",
+                      (long long)h->shape[1], (long long)w->shape[1]);
+        return;
+    }
+    if (tape->recording) {
+        shd_tape_push(tape, &(shd_node){.backward = backward_cross_entropy, .in = {h, w},
+                                        .keep = 1, .ids = targets, .losses = losses});
+    } else {
+        run_chunks(tape, h, w, targets, losses, NULL, NULL, 0);
+    }
+}

@@ -1,0 +1,193 @@
+/* Tensors, nodes, reverse mode; see tape.h. Floor F3; the rank's thread. */
+#include "daemon/tape/tape.h"
+
+#include <stdlib.h>
+
+#include "daemon/base/mem.h"
+#include "daemon/tape/tape_internal.h"
+
+shd_tape *shd_tape_create(shd_device *dev, shd_arena *arena) {
+    shd_tape *tape = shd_calloc(1, sizeof *tape);
+    tape->dev = dev;
+    tape->arena = arena;
+    tape->ops = shd_device_ops(dev);
+    tape->ctx = shd_device_opctx(dev);
+    return tape;
+}
+
+void shd_tape_free(shd_tape *tape) {
+    if (tape == NULL) {
+        return;
+    }
+    shd_tape_reset(tape, 0);
+    free(tape->nodes);
+    free(tape->live);
+    free(tape);
+}
+
+static void release_node(shd_tape *tape, shd_node *node) {
+    for (int i = 0; i < SHD_NODE_SAVED; i++) {
+        shd_arena_release(tape->arena, node->saved[i]);
+    }
+}
+
+void shd_tape_reset(shd_tape *tape, int record) {
+    for (int64_t i = 0; i < tape->n_nodes; i++) {
+        release_node(tape, &tape->nodes[i]);
+    }
+    for (int64_t i = 0; i < tape->n_live; i++) {
+        shd_arena_release(tape->arena, tape->live[i]->data);
+        shd_arena_release(tape->arena, tape->live[i]->grad);
+        free(tape->live[i]);
+    }
+    tape->n_nodes = 0;
+    tape->n_live = 0;
+    tape->recording = record;
+    tape->rc = 0;
+}
+
+int shd_tape_error(const shd_tape *tape, shd_error *err) {
+    if (tape->rc < 0 && err != NULL) {
+        *err = tape->err;
+    }
+    return tape->rc;
+}
+
+shd_tensor *shd_tape_fail(shd_tape *tape, int code, const char *fmt, ...) {
+    if (tape->rc == 0) {
+        va_list args;
+        va_start(args, fmt);
+        tape->rc = shd_failv(&tape->err, code, fmt, args);
+        va_end(args);
+    }
+    return NULL;
+}
+
+float *shd_tape_take(shd_tape *tape, shd_tag tag, int64_t n) {
+    void *data = NULL;
+    if (tape->rc == 0) {
+        tape->rc = shd_arena_alloc(tape->arena, tag, (uint64_t)n * sizeof(float), &data,
+                                   &tape->err);
+    }
+    return tape->rc == 0 ? data : NULL;
+}
+
+void *shd_tape_workspace(shd_tape *tape, size_t bytes) {
+    void *data = NULL;
+    if (bytes > 0 && tape->rc == 0) {
+        tape->rc = shd_arena_alloc(tape->arena, SHD_TAG_WORKSPACE, bytes, &data, &tape->err);
+    }
+    return data;
+}
+
+shd_tensor *shd_tape_tensor(shd_tape *tape, int64_t rows, int64_t cols) {
+    float *data = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, rows * cols);
+    if (data == NULL) {
+        return NULL;
+    }
+    shd_tensor *t = shd_calloc(1, sizeof *t);
+    t->ndim = 2;
+    t->shape[0] = rows;
+    t->shape[1] = cols;
+    t->data = data;
+    t->refs = 1;
+    if (tape->n_live == tape->cap_live) {
+        tape->cap_live = tape->cap_live > 0 ? 2 * tape->cap_live : 64;
+        tape->live = shd_reallocarray(tape->live, (size_t)tape->cap_live, sizeof(void *));
+    }
+    tape->live[tape->n_live++] = t;
+    return t;
+}
+
+static void unref(shd_tape *tape, shd_tensor *t) {
+    if (t == NULL || t->is_param) {
+        return;
+    }
+    if (--t->refs == 0) {
+        shd_arena_release(tape->arena, t->data);
+        t->data = NULL;
+    }
+}
+
+void shd_tape_drop(shd_tape *tape, shd_tensor *t) { unref(tape, t); }
+
+void shd_tape_push(shd_tape *tape, const shd_node *node) {
+    if (!tape->recording || tape->rc < 0) {
+        shd_node unused = *node;
+        release_node(tape, &unused);
+        return;
+    }
+    if (tape->n_nodes == tape->cap_nodes) {
+        tape->cap_nodes = tape->cap_nodes > 0 ? 2 * tape->cap_nodes : 64;
+        tape->nodes = shd_reallocarray(tape->nodes, (size_t)tape->cap_nodes, sizeof *tape->nodes);
+    }
+    tape->nodes[tape->n_nodes++] = *node;
+    for (int i = 0; i < SHD_NODE_INPUTS; i++) {
+        if (node->in[i] != NULL && (node->keep & (1u << i)) != 0) {
+            node->in[i]->refs++;
+        }
+    }
+    if (node->keep_out) {
+        node->out->refs++;
+    }
+}
+
+int64_t shd_tape_mark(const shd_tape *tape) { return tape->n_nodes; }
+
+float *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc) {
+    if (t->grad == NULL) {
+        if (t->is_param) {
+            shd_tape_fail(tape, SHD_EINTERNAL, "a parameter has no gradient memory in backward");
+            return NULL;
+        }
+        t->grad = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tensor_numel(t));
+    }
+    *acc = t->grad_defined;
+    t->grad_defined = 1;
+    return t->grad;
+}
+
+void shd_tape_grad_pass(shd_tape *tape, shd_tensor *from, shd_tensor *to) {
+    if (to->grad == NULL && !to->is_param) {
+        to->grad = from->grad;
+        to->grad_defined = 1;
+        from->grad = NULL;
+        return;
+    }
+    int acc = 0;
+    float *grad = shd_tape_grad(tape, to, &acc);
+    if (grad == NULL) {
+        return;
+    }
+    const int64_t n = shd_tensor_numel(to);
+    if (acc) {
+        tape->ops->add(tape->ctx, grad, grad, from->grad, n);
+    } else {
+        tape->ops->copy(tape->ctx, grad, from->grad, (size_t)n * sizeof(float));
+    }
+}
+
+int shd_tape_backward(shd_tape *tape, int64_t mark, shd_error *err) {
+    while (tape->rc == 0 && tape->n_nodes > mark) {
+        shd_node *node = &tape->nodes[--tape->n_nodes];
+        if (node->out != NULL && !node->out->grad_defined) {
+            shd_tape_fail(tape, SHD_EINTERNAL, "backward reached a tensor without a gradient");
+        } else {
+            node->backward(tape, node);
+        }
+        for (int i = 0; i < SHD_NODE_INPUTS; i++) {
+            if (node->in[i] != NULL && (node->keep & (1u << i)) != 0) {
+                unref(tape, node->in[i]);
+            }
+        }
+        if (node->out != NULL) {
+            shd_arena_release(tape->arena, node->out->grad);
+            node->out->grad = NULL;
+            if (node->keep_out) {
+                unref(tape, node->out);
+            }
+        }
+        release_node(tape, node);
+    }
+    return shd_tape_error(tape, err);
+}
