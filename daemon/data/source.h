@@ -26,8 +26,9 @@ int shd_data_format_parse(const char *word, shd_data_format *out, shd_error *err
 const char *shd_data_format_name(shd_data_format format);
 
 /* Opens the tokens in `fd` (a regular file; dup'ed, so the caller keeps its own). `path` is for
- * messages and for AUTO's look at the ending. SHD_EDATA: empty, odd length, bad header, header
- * that promises more tokens than the file holds. SHD_EIO: what the system said. */
+ * messages and for AUTO's look at the ending. SHD_EDATA: not a regular file, empty, odd length, bad
+ * header, header that promises another number of tokens than the file holds. SHD_EIO: what the
+ * system said. */
 int shd_source_open(int fd, const char *path, shd_data_format format, shd_source **out,
                     shd_error *err);
 void shd_source_free(shd_source *src); /* NULL is fine */
@@ -38,7 +39,7 @@ const char *shd_source_path(const shd_source *src);
 
 /* Reads tokens [offset, offset + n) into out[n]. SHD_EDATA when a token is >= vocab (names the
  * token, its position, the file), or when the file's size or modification time is no longer what
- * it was at opening. Reading past the end is SHD_EINVAL. */
+ * it was at opening. Reading past the end is SHD_EINVAL. After an error out[] is undefined. */
 int shd_source_read(const shd_source *src, uint64_t offset, uint64_t n, uint32_t vocab,
                     int32_t *out, shd_error *err);
 

@@ -1,0 +1,304 @@
+/* Tokens of a file, read with pread: a mapping would raise SIGBUS when somebody cuts the file.
+ * Floor F3. */
+#include "daemon/data/source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/base/mem.h"
+
+/* llm.c's data files: 256 int32, of which three are used: magic, version, number of tokens. */
+#define LLMC_HEADER_BYTES 1024u
+#define LLMC_MAGIC_16 20240520
+#define LLMC_VERSION_16 1
+#define LLMC_MAGIC_32 20240801
+#define LLMC_VERSION_32 7
+
+#define CHECK_TOKENS 65536u /* tokens per read of a whole-file check */
+
+struct shd_source {
+    int fd;
+    char *path;
+    shd_data_format format;
+    uint32_t width; /* bytes per token */
+    uint64_t tokens;
+    uint64_t begin; /* byte offset of the first token */
+    uint64_t size;  /* of the file, at opening */
+    struct timespec mtime;
+};
+
+static const char *const format_names[] = {"auto", "text", "nanogpt", "llmc"};
+
+int shd_data_format_parse(const char *word, shd_data_format *out, shd_error *err)
+{
+    if (word[0] == '\0') {
+        *out = SHD_DATA_AUTO;
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof(format_names) / sizeof(format_names[0]); i++) {
+        if (strcmp(word, format_names[i]) == 0) {
+            *out = (shd_data_format)i;
+            return 0;
+        }
+    }
+    return shd_fail(err, SHD_EINVAL,
+                    "unknown data format '%s'; use one of auto, text, nanogpt, llmc", word);
+}
+
+const char *shd_data_format_name(shd_data_format format)
+{
+    return (unsigned)format < sizeof(format_names) / sizeof(format_names[0])
+               ? format_names[format]
+               : "?";
+}
+
+static uint32_t load_u32(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static int fail_changed(const shd_source *src, shd_error *err)
+{
+    return shd_fail(err, SHD_EDATA,
+                    "'%s' has changed since it was opened; start a new job on the new file",
+                    src->path);
+}
+
+/* Reads exactly `bytes`. The file was long enough at opening: an end before is a change. */
+static int read_exact(const shd_source *src, void *buf, uint64_t bytes, uint64_t offset,
+                      shd_error *err)
+{
+    char *p = buf;
+    while (bytes > 0) {
+        const ssize_t got = pread(src->fd, p, bytes, (off_t)offset);
+        if (got < 0) {
+            if (errno == EINTR) {
+                continue;
+            }
+            return shd_fail(err, SHD_EIO, "cannot read '%s': %s", src->path, strerror(errno));
+        }
+        if (got == 0) {
+            return fail_changed(src, err);
+        }
+        p += got;
+        offset += (uint64_t)got;
+        bytes -= (uint64_t)got;
+    }
+    return 0;
+}
+
+static int check_unchanged(const shd_source *src, shd_error *err)
+{
+    struct stat st;
+    if (fstat(src->fd, &st) != 0) {
+        return shd_fail(err, SHD_EIO, "cannot stat '%s': %s", src->path, strerror(errno));
+    }
+    if ((uint64_t)st.st_size != src->size || st.st_mtim.tv_sec != src->mtime.tv_sec ||
+        st.st_mtim.tv_nsec != src->mtime.tv_nsec) {
+        return fail_changed(src, err);
+    }
+    return 0;
+}
+
+static int ends_with(const char *s, const char *end)
+{
+    const size_t a = strlen(s), b = strlen(end);
+    return a >= b && strcmp(s + a - b, end) == 0;
+}
+
+static int open_llmc(shd_source *src, shd_error *err)
+{
+    unsigned char header[12];
+
+    if (src->size < LLMC_HEADER_BYTES) {
+        return shd_fail(err, SHD_EDATA,
+                        "'%s' is not an llm.c data file: %llu bytes are less than its header of %u",
+                        src->path, (unsigned long long)src->size, LLMC_HEADER_BYTES);
+    }
+    SHD_TRY(read_exact(src, header, sizeof(header), 0, err));
+    const int32_t magic = (int32_t)load_u32(header);
+    const int32_t version = (int32_t)load_u32(header + 4);
+    const int32_t promised = (int32_t)load_u32(header + 8);
+    if (magic != LLMC_MAGIC_16 && magic != LLMC_MAGIC_32) {
+        return shd_fail(err, SHD_EDATA,
+                        "'%s' is not an llm.c data file: it begins with %d, not with the magic %d "
+                        "or %d",
+                        src->path, magic, LLMC_MAGIC_16, LLMC_MAGIC_32);
+    }
+    const int32_t known = magic == LLMC_MAGIC_16 ? LLMC_VERSION_16 : LLMC_VERSION_32;
+    if (version != known) {
+        return shd_fail(err, SHD_EDATA,
+                        "'%s': version %d of llm.c data files with magic %d is unknown; version %d "
+                        "is known",
+                        src->path, version, magic, known);
+    }
+    src->width = magic == LLMC_MAGIC_16 ? 2 : 4;
+    src->begin = LLMC_HEADER_BYTES;
+    if (promised <= 0) {
+        return shd_fail(err, SHD_EDATA, "'%s' holds no tokens: its header says %d", src->path,
+                        promised);
+    }
+    src->tokens = (uint64_t)promised;
+    if (src->begin + src->tokens * src->width != src->size) {
+        return shd_fail(err, SHD_EDATA,
+                        "'%s': the header promises %d tokens of %u bytes, the file holds %llu bytes "
+                        "after it",
+                        src->path, promised, src->width,
+                        (unsigned long long)(src->size - src->begin));
+    }
+    return 0;
+}
+
+/* Fills format, width, begin and tokens from what the file holds. */
+static int recognise(shd_source *src, shd_error *err)
+{
+    if (src->size == 0) {
+        return shd_fail(err, SHD_EDATA, "'%s' is empty", src->path);
+    }
+    if (src->format == SHD_DATA_AUTO) {
+        unsigned char magic[4] = {0};
+        if (src->size >= sizeof(magic)) {
+            SHD_TRY(read_exact(src, magic, sizeof(magic), 0, err));
+        }
+        const uint32_t word = load_u32(magic);
+        src->format = word == LLMC_MAGIC_16 || word == LLMC_MAGIC_32 ? SHD_DATA_LLMC
+                      : ends_with(src->path, ".bin")                 ? SHD_DATA_NANOGPT
+                                                                     : SHD_DATA_TEXT;
+    }
+    switch (src->format) {
+    case SHD_DATA_LLMC:
+        return open_llmc(src, err);
+    case SHD_DATA_NANOGPT:
+        if (src->size % 2 != 0) {
+            return shd_fail(err, SHD_EDATA,
+                            "'%s' cannot be uint16 tokens: its length of %llu bytes is odd",
+                            src->path, (unsigned long long)src->size);
+        }
+        src->width = 2;
+        src->tokens = src->size / 2;
+        return 0;
+    default:
+        src->width = 1;
+        src->tokens = src->size;
+        return 0;
+    }
+}
+
+int shd_source_open(int fd, const char *path, shd_data_format format, shd_source **out,
+                    shd_error *err)
+{
+    shd_source *src = shd_calloc(1, sizeof(*src));
+    struct stat st;
+    int rc;
+
+    src->path = shd_strdup(path);
+    src->format = format;
+    src->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (src->fd < 0 || fstat(src->fd, &st) != 0) {
+        rc = shd_fail(err, SHD_EIO, "cannot open '%s': %s", path, strerror(errno));
+        goto fail;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        rc = shd_fail(err, SHD_EDATA, "'%s' is not a regular file", path);
+        goto fail;
+    }
+    src->size = (uint64_t)st.st_size;
+    src->mtime = st.st_mtim;
+    rc = recognise(src, err);
+    if (rc < 0) {
+        goto fail;
+    }
+    *out = src;
+    return 0;
+
+fail:
+    shd_source_free(src);
+    return rc;
+}
+
+void shd_source_free(shd_source *src)
+{
+    if (src == NULL) {
+        return;
+    }
+    if (src->fd >= 0) {
+        close(src->fd);
+    }
+    free(src->path);
+    free(src);
+}
+
+uint64_t shd_source_tokens(const shd_source *src)
+{
+    return src->tokens;
+}
+
+shd_data_format shd_source_format(const shd_source *src)
+{
+    return src->format;
+}
+
+const char *shd_source_path(const shd_source *src)
+{
+    return src->path;
+}
+
+/* Widens n tokens of `width` bytes at the end of out[n]'s memory to int32 in place, front to back:
+ * a token is always read before its place is written. Returns the index of the first token that is
+ * >= limit, or n. */
+static uint64_t widen(int32_t *out, uint64_t n, uint32_t width, uint32_t limit)
+{
+    const unsigned char *raw = (const unsigned char *)out + n * (sizeof(*out) - width);
+    for (uint64_t i = 0; i < n; i++, raw += width) {
+        const uint32_t token = width == 1   ? raw[0]
+                               : width == 2 ? (uint32_t)raw[0] | (uint32_t)raw[1] << 8
+                                            : load_u32(raw);
+        out[i] = (int32_t)token;
+        if (token >= limit) {
+            return i;
+        }
+    }
+    return n;
+}
+
+int shd_source_read(const shd_source *src, uint64_t offset, uint64_t n, uint32_t vocab,
+                    int32_t *out, shd_error *err)
+{
+    const uint32_t limit = vocab < INT32_MAX ? vocab : INT32_MAX;
+
+    if (offset > src->tokens || n > src->tokens - offset) {
+        return shd_fail(err, SHD_EINVAL, "'%s' has %llu tokens; %llu from position %llu on are more",
+                        src->path, (unsigned long long)src->tokens, (unsigned long long)n,
+                        (unsigned long long)offset);
+    }
+    SHD_TRY(read_exact(src, (char *)out + n * (sizeof(*out) - src->width), n * src->width,
+                       src->begin + offset * src->width, err));
+    /* After reading, so that what was read is what the file held at opening. */
+    SHD_TRY(check_unchanged(src, err));
+    const uint64_t good = widen(out, n, src->width, limit);
+    if (good < n) {
+        return shd_fail(err, SHD_EDATA,
+                        "token %u at position %llu of '%s' is not below the vocabulary size %u; is "
+                        "the model or the data format right?",
+                        (uint32_t)out[good], (unsigned long long)(offset + good), src->path, vocab);
+    }
+    return 0;
+}
+
+int shd_source_check(const shd_source *src, uint32_t vocab, shd_error *err)
+{
+    int32_t *tokens = shd_malloc(CHECK_TOKENS * sizeof(*tokens));
+    int rc = 0;
+
+    for (uint64_t at = 0; rc == 0 && at < src->tokens; at += CHECK_TOKENS) {
+        const uint64_t left = src->tokens - at;
+        rc = shd_source_read(src, at, left < CHECK_TOKENS ? left : CHECK_TOKENS, vocab, tokens,
+                             err);
+    }
+    free(tokens);
+    return rc;
+}
