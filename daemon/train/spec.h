@@ -32,7 +32,7 @@ typedef struct shd_spec {
     double weight_decay, beta1, beta2, eps;
     double clip; /* 0: off */
     uint64_t seed;
-    double eval_split;
+    double eval_split;   /* share of the data's tail kept for evaluation; 0: none */
     uint64_t eval_every; /* 0: never */
     uint32_t eval_batches;
     uint32_t priority;
@@ -43,6 +43,8 @@ typedef struct shd_spec {
  * may offer but this one does not is SHD_EUNSUPPORTED. Files are not touched. */
 int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *out,
                      shd_error *err);
+/* A copy with strings of its own. */
+void shd_spec_copy(shd_spec *out, const shd_spec *in);
 void shd_spec_fini(shd_spec *spec);
 
 /* The message with every field set to what is in use. Freed with shard__v1__job_spec__free_unpacked

@@ -1,0 +1,73 @@
+/* The plan: a rank's work on the null device; see plan.h. Floor F4; any thread. */
+#include "daemon/train/plan.h"
+
+#include <string.h>
+
+#include "daemon/base/mem.h"
+#include "daemon/train/worker.h"
+
+/* Every kind of work at its largest: what a step takes, then evaluation and generation. */
+static int run_all(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_error *err) {
+    static const shd_work_kind kinds[] = {SHD_WORK_INIT, SHD_WORK_DATA_STEP, SHD_WORK_EVAL,
+                                          SHD_WORK_NEXT_LOGITS};
+    shd_comm_count before[SHD_COMM_KIND_COUNT] = {{0, 0}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        shd_work work, result;
+        shd_work_init(&work, kinds[i]);
+        if (kinds[i] == SHD_WORK_NEXT_LOGITS) {
+            work.batch.sequences = 1;
+            work.batch.length = spec->seq_len;
+            work.batch.tokens = shd_calloc(spec->seq_len, sizeof *work.batch.tokens);
+            work.batch.targets = shd_calloc(spec->seq_len, sizeof *work.batch.targets);
+        }
+        shd_worker_run(worker, &work, &result);
+        const int rc = result.rc;
+        if (rc < 0 && err != NULL) {
+            *err = result.err;
+        }
+        shd_work_fini(&work);
+        shd_work_fini(&result);
+        SHD_TRY(rc);
+        shd_comm_count after[SHD_COMM_KIND_COUNT];
+        shd_comm_counts(shd_worker_comm(worker), after);
+        if (kinds[i] == SHD_WORK_DATA_STEP) {
+            for (int k = 0; k < SHD_COMM_KIND_COUNT; k++) {
+                out->comm_step[k] = (shd_comm_count){after[k].bytes - before[k].bytes,
+                                                     after[k].calls - before[k].calls};
+            }
+        }
+        memcpy(before, after, sizeof before);
+    }
+    return 0;
+}
+
+int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err) {
+    *out = (shd_plan){0};
+    shd_model *model = NULL;
+    SHD_TRY(shd_model_create(&spec->model, &model, err));
+    shd_worker_shared shared = {.spec = spec, .model = model, .eval_leaves = 1};
+    shd_worker_layout(&shared);
+    shd_device *dev = shd_device_create_null(threads_per_rank);
+    shd_worker *worker =
+        shd_worker_create(&shared, dev, shd_comm_null_create(0, spec->strategy.world));
+    const int rc = run_all(worker, spec, out, err);
+    if (rc == 0) {
+        const shd_arena *arena = shd_worker_arena(worker);
+        shd_usage usage[SHD_TAG_COUNT];
+        shd_arena_usage(arena, usage);
+        for (int t = 0; t < SHD_TAG_COUNT; t++) {
+            out->steady[t] = usage[t].now;
+            out->peak[t] = usage[t].peak;
+        }
+        out->total_peak = shd_arena_total_peak(arena);
+        out->extent = shd_arena_extent(arena);
+        out->parameters = (uint64_t)shared.layout.numel;
+        out->padding = (uint64_t)(shared.layout.padded - shared.layout.numel);
+        out->units = shared.layout.n_units;
+    }
+    shd_worker_free(worker);
+    shd_device_free(dev);
+    shd_layout_fini(&shared.layout);
+    shd_model_free(model);
+    return rc;
+}

@@ -1,0 +1,253 @@
+/* A job over its ranks: hands work to workers by message and joins their answers; see trainer.h.
+ * Floor F4; the submitter's thread, `done` on a rank's thread. */
+#include "daemon/train/trainer.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/base/mem.h"
+#include "daemon/train/worker.h"
+
+typedef struct slot {
+    shd_trainer *trainer;
+    shd_rank *rank; /* borrowed */
+    shd_worker *worker;
+    shd_work result;
+} slot;
+
+struct shd_trainer {
+    shd_spec spec;
+    shd_plan plan;
+    shd_model *model;
+    shd_worker_shared shared;
+    slot *slots; /* [world] */
+    shd_work *work; /* in flight, or NULL */
+    struct timespec started;
+    atomic_uint remaining;
+};
+
+void shd_work_init(shd_work *work, shd_work_kind kind) {
+    *work = (shd_work){.kind = kind, .lr = NAN, .clip = NAN, .weight_decay = NAN};
+}
+
+void shd_work_fini(shd_work *work) {
+    free(work->batch.tokens);
+    free(work->batch.targets);
+    free(work->logprobs);
+    free(work->logits);
+    work->batch = (shd_batch){0};
+    work->logprobs = NULL;
+    work->logits = NULL;
+}
+
+/* Splits the data and counts the windows of an evaluation. */
+static int init_samplers(shd_trainer *t, shd_error *err) {
+    const shd_spec *spec = &t->spec;
+    shd_worker_shared *sh = &t->shared;
+    const uint64_t n = shd_source_tokens(sh->data);
+    const int split = sh->eval == NULL && spec->eval_split > 0;
+    const uint64_t train_end = split ? n - (uint64_t)((double)n * spec->eval_split) : n;
+    SHD_TRY(shd_sampler_init(&sh->train, 0, train_end, spec->seq_len, spec->seed, 1, err));
+    if (split) {
+        sh->eval = sh->data;
+        SHD_TRY(shd_sampler_init(&sh->held_out, train_end, n, spec->seq_len, 0, 0, err));
+    } else if (sh->eval != NULL) {
+        SHD_TRY(shd_sampler_init(&sh->held_out, 0, shd_source_tokens(sh->eval), spec->seq_len, 0,
+                                 0, err));
+    }
+    if (sh->eval != NULL) {
+        const uint64_t all = (sh->held_out.windows + spec->micro_batch - 1) / spec->micro_batch;
+        sh->eval_leaves =
+            spec->eval_batches > 0 && spec->eval_batches < all ? spec->eval_batches : all;
+    }
+    return 0;
+}
+
+int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
+                       shd_source *data, shd_source *eval, shd_trainer **out, shd_error *err) {
+    const uint32_t W = spec->strategy.world;
+    shd_trainer *t = shd_calloc(1, sizeof *t);
+    shd_spec_copy(&t->spec, spec);
+    t->plan = *plan;
+    t->shared = (shd_worker_shared){
+        .spec = &t->spec, .extent = plan->extent, .data = data, .eval = eval};
+    int rc = shd_model_create(&t->spec.model, &t->model, err);
+    if (rc == 0 && data != NULL) {
+        rc = init_samplers(t, err);
+    }
+    if (rc < 0) {
+        shd_trainer_free(t);
+        return rc;
+    }
+    t->shared.model = t->model;
+    shd_worker_layout(&t->shared);
+    shd_comm *comms[SHD_MAX_WORLD];
+    shd_comm_local_create(W, comms);
+    t->slots = shd_calloc(W, sizeof *t->slots);
+    for (uint32_t r = 0; r < W; r++) {
+        t->slots[r] = (slot){.trainer = t, .rank = ranks[r]};
+        t->slots[r].worker =
+            shd_worker_create(&t->shared, shd_rank_device(ranks[r]), comms[r]);
+    }
+    *out = t;
+    return 0;
+}
+
+void shd_trainer_free(shd_trainer *t) {
+    if (t == NULL) {
+        return;
+    }
+    for (uint32_t r = 0; t->slots != NULL && r < t->spec.strategy.world; r++) {
+        shd_worker_free(t->slots[r].worker);
+    }
+    free(t->slots);
+    shd_layout_fini(&t->shared.layout);
+    shd_model_free(t->model);
+    if (t->shared.eval != t->shared.data) {
+        shd_source_free(t->shared.eval);
+    }
+    shd_source_free(t->shared.data);
+    shd_spec_fini(&t->spec);
+    free(t);
+}
+
+static int check_sequence(const shd_trainer *t, const shd_batch *b, uint32_t s, shd_error *err) {
+    const int64_t vocab = t->spec.model.vocab;
+    for (uint32_t i = 0; i < b->length; i++) {
+        const size_t at = (size_t)s * b->length + i;
+        if (b->tokens[at] < 0 || b->tokens[at] >= vocab) {
+            return shd_fail(err, SHD_EINVAL,
+                            "sequence %u, position %u: token id %d is not in the model's "
+                            "vocabulary of %lld", s, i, b->tokens[at], (long long)vocab);
+        }
+        if (b->targets[at] != SHD_IGNORE_INDEX &&
+            (b->targets[at] < 0 || b->targets[at] >= vocab)) {
+            return shd_fail(err, SHD_EINVAL,
+                            "sequence %u, position %u: target %d is neither in the model's "
+                            "vocabulary of %lld nor %d (ignored)", s, i, b->targets[at],
+                            (long long)vocab, SHD_IGNORE_INDEX);
+        }
+    }
+    return 0;
+}
+
+int shd_trainer_check_batch(const shd_trainer *t, const shd_work *work, shd_error *err) {
+    const shd_batch *b = &work->batch;
+    if (b->sequences == 0 || b->length == 0) {
+        return shd_fail(err, SHD_EINVAL, "the batch is empty; send at least one token");
+    }
+    if (b->length > t->spec.seq_len) {
+        return shd_fail(err, SHD_EINVAL,
+                        "a sequence has %u tokens; the job was planned for %u (--seq-len) of the "
+                        "model's context of %lld", b->length, t->spec.seq_len,
+                        (long long)t->spec.model.context);
+    }
+    for (uint32_t s = 0; s < b->sequences; s++) {
+        SHD_TRY(check_sequence(t, b, s, err));
+    }
+    return 0;
+}
+
+/* Log-probabilities of different leaves come from different ranks; elsewhere each has zeros. */
+static void merge_logprobs(shd_trainer *t, shd_work *work) {
+    work->logprobs = t->slots[0].result.logprobs;
+    t->slots[0].result.logprobs = NULL;
+    if (work->logprobs == NULL) {
+        return;
+    }
+    const size_t n = (size_t)work->batch.sequences * work->batch.length;
+    for (uint32_t r = 1; r < t->spec.strategy.world; r++) {
+        for (size_t i = 0; i < n; i++) {
+            work->logprobs[i] += t->slots[r].result.logprobs[i];
+        }
+    }
+}
+
+static void finish(shd_trainer *t) {
+    shd_work *work = t->work;
+    const shd_work *from = &t->slots[0].result;
+    work->rc = 0;
+    for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
+        /* After an abort every rank carries the message of the one that failed first. */
+        if (t->slots[r].result.rc < 0 && work->rc == 0) {
+            work->rc = t->slots[r].result.rc;
+            work->err = t->slots[r].result.err;
+        }
+    }
+    work->loss = from->loss;
+    work->valid_tokens = from->valid_tokens;
+    work->grad_norm = from->grad_norm;
+    work->lr_used = from->lr_used;
+    work->step = from->step;
+    work->samples = from->samples;
+    work->skipped = from->skipped;
+    if (work->rc == 0) {
+        merge_logprobs(t, work);
+        work->logits = from->logits;
+        t->slots[0].result.logits = NULL;
+    }
+    for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
+        shd_work_fini(&t->slots[r].result);
+    }
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    work->ms = (double)(now.tv_sec - t->started.tv_sec) * 1e3 +
+               (double)(now.tv_nsec - t->started.tv_nsec) * 1e-6;
+    t->work = NULL;
+    work->done(work, work->done_arg);
+}
+
+static void run_slot(shd_rank *rank, void *arg) {
+    (void)rank;
+    slot *sl = arg;
+    shd_worker_run(sl->worker, sl->trainer->work, &sl->result);
+    if (atomic_fetch_sub(&sl->trainer->remaining, 1) == 1) {
+        finish(sl->trainer);
+    }
+}
+
+void shd_trainer_submit(shd_trainer *t, shd_work *work) {
+    const uint32_t W = t->spec.strategy.world;
+    t->work = work;
+    clock_gettime(CLOCK_MONOTONIC, &t->started);
+    atomic_store(&t->remaining, W);
+    for (uint32_t r = 0; r < W; r++) {
+        shd_rank_post(t->slots[r].rank, run_slot, &t->slots[r]);
+    }
+}
+
+void shd_trainer_abort(shd_trainer *t) {
+    shd_comm_abort(shd_worker_comm(t->slots[0].worker), SHD_ECANCELLED, "cancelled");
+}
+
+void shd_trainer_usage(const shd_trainer *t, uint32_t rank, shd_usage out[SHD_TAG_COUNT],
+                       uint64_t *total_peak, uint64_t *reserved) {
+    const shd_arena *arena = shd_worker_arena(t->slots[rank].worker);
+    memset(out, 0, SHD_TAG_COUNT * sizeof *out);
+    *total_peak = 0;
+    *reserved = 0;
+    if (arena != NULL) {
+        shd_arena_usage(arena, out);
+        *total_peak = shd_arena_total_peak(arena);
+        *reserved = t->plan.extent;
+    }
+}
+
+void shd_trainer_comm(const shd_trainer *t, uint32_t rank,
+                      shd_comm_count out[SHD_COMM_KIND_COUNT]) {
+    shd_comm_counts(shd_worker_comm(t->slots[rank].worker), out);
+}
+
+int shd_trainer_read_param(shd_trainer *t, uint32_t index, float *out, shd_error *err) {
+    if (index >= shd_model_n_params(t->model)) {
+        return shd_fail(err, SHD_EINVAL, "no parameter %u; the model has %u", index,
+                        shd_model_n_params(t->model));
+    }
+    for (uint32_t r = 0; r < t->spec.strategy.p; r++) {
+        shd_worker_read_param(t->slots[r].worker, index, out);
+    }
+    return 0;
+}

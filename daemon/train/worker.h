@@ -1,0 +1,62 @@
+/* The part of a job that one rank carries: its shards, tape and buffers, and how it executes the
+ * job's work items. Floor F4; the rank's thread, except where said. A worker sees other ranks only
+ * through its communicator. */
+#ifndef SHD_DAEMON_TRAIN_WORKER_H
+#define SHD_DAEMON_TRAIN_WORKER_H
+
+#include <stdint.h>
+
+#include "daemon/base/arena.h"
+#include "daemon/comm/comm.h"
+#include "daemon/data/sampler.h"
+#include "daemon/data/source.h"
+#include "daemon/device/device.h"
+#include "daemon/model/model.h"
+#include "daemon/shard/layout.h"
+#include "daemon/train/spec.h"
+#include "daemon/train/trainer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What all workers of a job share, immutable while they live. */
+typedef struct shd_worker_shared {
+    const shd_spec *spec;
+    const shd_model *model;
+    shd_layout layout;
+    uint64_t extent;     /* bytes of each rank's arena; ignored on a null device */
+    shd_source *data;    /* NULL: batches come from clients, or this is a plan */
+    shd_source *eval;    /* may be `data` */
+    shd_sampler train;   /* windows of `data` */
+    shd_sampler held_out;
+    uint64_t eval_leaves; /* micro-batches of one evaluation */
+} shd_worker_shared;
+
+/* Fills shared->layout from its model and spec; freed by shd_layout_fini. */
+void shd_worker_layout(shd_worker_shared *shared);
+
+typedef struct shd_worker shd_worker;
+
+/* `comm` is taken over. Holds no arena before SHD_WORK_INIT. */
+shd_worker *shd_worker_create(const shd_worker_shared *shared, shd_device *dev, shd_comm *comm);
+void shd_worker_free(shd_worker *worker); /* any thread, when idle; NULL is fine */
+
+/* Executes a work item; every rank of the job does so with the same item. Results go to `result`,
+ * a private copy of `work` (owning its own logprobs and logits, not the batch). On failure other
+ * than SHD_EINVAL the communicator is aborted, so that no rank waits for this one. */
+void shd_worker_run(shd_worker *worker, const shd_work *work, shd_work *result);
+
+shd_comm *shd_worker_comm(const shd_worker *worker);
+
+/* NULL before INIT; any thread. */
+const shd_arena *shd_worker_arena(const shd_worker *worker);
+
+/* Copies this rank's p-part of the unit of parameter `index` that lies inside it to out (host,
+ * whole parameter). When idle. */
+void shd_worker_read_param(const shd_worker *worker, uint32_t index, float *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
