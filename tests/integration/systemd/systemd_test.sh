@@ -155,6 +155,14 @@ inside() {
     fi
     passed "install, sysusers, tmpfiles"
 
+    # The example is true: it is valid as it stands, and with every commented default in effect.
+    sed 's/^#\([a-z_]* =\)/\1/' /etc/shardd/shardd.conf >/run/all-keys.conf
+    cmp -s /etc/shardd/shardd.conf /run/all-keys.conf && fail "the example configuration shows no defaults"
+    for conf in /etc/shardd/shardd.conf /run/all-keys.conf; do
+        shardd --config "$conf" --check-config || fail "shardd refuses the example configuration ($conf)"
+    done
+    passed "example configuration"
+
     verify=$(systemd-analyze verify shardd.service shardd.socket 2>&1) || fail "systemd-analyze verify: $verify"
     [ -z "$verify" ] || fail "systemd-analyze verify is not clean: $verify"
     passed "systemd-analyze verify"
@@ -217,9 +225,7 @@ inside() {
     bible -f "Gen1:1-Gen50:26" >/var/lib/shardd-data/text.txt
     chmod 0644 /var/lib/shardd-data/text.txt
     systemctl stop shardd.service
-    if ! grep -q '^data-root' /etc/shardd/shardd.conf; then
-        echo 'data-root = /var/lib/shardd-data' >>/etc/shardd/shardd.conf
-    fi
+    sed -i 's|^#data_roots =.*|data_roots = /var/lib/shardd-data|' /etc/shardd/shardd.conf
     systemctl start shardd.service || fail "start with a data root failed"
     shardctl submit --detach --name long --model gpt-byte-1m --data /var/lib/shardd-data/text.txt \
         --strategy zero3 --ranks 1 --steps 100000 --micro-batch 2 --global-batch 2 --seq-len 64 || fail "submit failed"
