@@ -1,0 +1,200 @@
+// A job without a daemon: ranks, plan and trainer, driven synchronously. For tests.
+#ifndef TESTS_TRAIN_ENGINE_H
+#define TESTS_TRAIN_ENGINE_H
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "daemon/train/plan.h"
+#include "daemon/train/trainer.h"
+
+namespace shd {
+
+// A specification of a small model, for tests to change.
+inline shd_spec SmallSpec(const std::string &strategy, uint32_t world) {
+    shd_spec spec = {};
+    snprintf(spec.name, sizeof spec.name, "test");
+    spec.model = {SHD_ARCH_GPT2, 2, 2, 24, 19, 97, 1e-5f};
+    shd_error err = {};
+    EXPECT_EQ(0, shd_strategy_make(strategy.c_str(), nullptr, 0, world, &spec.strategy, &err))
+        << err.message;
+    spec.steps = 50;
+    spec.micro_batch = 2;
+    spec.accumulation = 1;
+    spec.global_batch = spec.micro_batch * world;
+    spec.seq_len = 17;
+    spec.schedule = {SHD_SCHEDULE_COSINE, 1e-2, 1e-3, 5, 50};
+    spec.weight_decay = 0.1;
+    spec.beta1 = 0.9;
+    spec.beta2 = 0.95;
+    spec.eps = 1e-8;
+    spec.clip = 1.0;
+    spec.seed = 7;
+    spec.eval_batches = 4;
+    spec.priority = 10;
+    return spec;
+}
+
+// A file of pseudo-random but learnable bytes below `vocab`, removed at the end.
+class DataFile {
+  public:
+    explicit DataFile(size_t n, int vocab = 97) {
+        char path[] = "/tmp/shd-test-XXXXXX";
+        fd_ = mkstemp(path);
+        path_ = path;
+        std::string bytes(n, '\0');
+        uint32_t x = 12345;
+        for (size_t i = 0; i < n; i++) {
+            x = x * 1664525u + 1013904223u;
+            bytes[i] = static_cast<char>(
+                i > 0 && x >> 29 ? (bytes[i - 1] * 3 + 1) % vocab
+                                 : static_cast<int>((x >> 8) % static_cast<uint32_t>(vocab)));
+        }
+        EXPECT_EQ(static_cast<ssize_t>(n), write(fd_, bytes.data(), n));
+    }
+    ~DataFile() {
+        close(fd_);
+        unlink(path_.c_str());
+    }
+    shd_source *Open() const {
+        shd_source *src = nullptr;
+        shd_error err = {};
+        EXPECT_EQ(0, shd_source_open(fd_, path_.c_str(), SHD_DATA_TEXT, &src, &err))
+            << err.message;
+        return src;
+    }
+    int fd() const { return fd_; }
+    const std::string &path() const { return path_; }
+
+  private:
+    int fd_;
+    std::string path_;
+};
+
+// What a step left behind, for comparison bit by bit.
+struct Trace {
+    std::vector<double> losses, norms;
+    std::vector<std::vector<float>> params;
+    bool operator==(const Trace &o) const {
+        return losses == o.losses && norms == o.norms && params == o.params;
+    }
+};
+
+class Engine {
+  public:
+    explicit Engine(const shd_spec &spec, shd_source *data = nullptr, shd_source *eval = nullptr,
+                    int threads = 1) {
+        shd_error err = {};
+        shd_spec_copy(&spec_, &spec);
+        EXPECT_EQ(0, shd_plan_make(&spec_, threads, &plan_, &err)) << err.message;
+        for (uint32_t r = 0; r < spec_.strategy.world; r++) {
+            ranks_.push_back(shd_rank_create(r, shd_device_create_cpu(threads, 0)));
+        }
+        EXPECT_EQ(0, shd_trainer_create(&spec_, &plan_, ranks_.data(), data, eval, &trainer_, &err))
+            << err.message;
+        if (trainer_ != nullptr) {
+            shd_work init;
+            shd_work_init(&init, SHD_WORK_INIT);
+            init_rc_ = Run(&init);
+            init_error_ = init.err.message;
+            shd_work_fini(&init);
+        }
+    }
+    ~Engine() {
+        shd_trainer_free(trainer_);
+        for (shd_rank *rank : ranks_) {
+            shd_rank_free(rank);
+        }
+        shd_spec_fini(&spec_);
+    }
+    Engine(const Engine &) = delete;
+    Engine &operator=(const Engine &) = delete;
+
+    int Run(shd_work *work) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        finished_ = false;
+        work->done = [](shd_work *, void *arg) {
+            Engine *self = static_cast<Engine *>(arg);
+            std::lock_guard<std::mutex> guard(self->mutex_);
+            self->finished_ = true;
+            self->cond_.notify_one();
+        };
+        work->done_arg = this;
+        shd_trainer_submit(trainer_, work);
+        cond_.wait(lock, [this] { return finished_; });
+        return work->rc;
+    }
+
+    // One step on the job's data; fails the test on an error.
+    shd_work Step(Trace *trace = nullptr) {
+        shd_work work;
+        shd_work_init(&work, SHD_WORK_DATA_STEP);
+        EXPECT_EQ(0, Run(&work)) << work.err.message;
+        if (trace != nullptr) {
+            trace->losses.push_back(work.loss);
+            trace->norms.push_back(work.grad_norm);
+        }
+        shd_work_fini(&work);
+        return work;
+    }
+
+    Trace Train(int steps) {
+        Trace trace;
+        for (int i = 0; i < steps; i++) {
+            Step(&trace);
+        }
+        trace.params = Params();
+        return trace;
+    }
+
+    std::vector<std::vector<float>> Params() {
+        std::vector<std::vector<float>> out;
+        shd_model *model = nullptr;
+        shd_error err = {};
+        EXPECT_EQ(0, shd_model_create(&spec_.model, &model, &err));
+        for (uint32_t i = 0; i < shd_model_n_params(model); i++) {
+            out.emplace_back(shd_param_numel(shd_model_param(model, i)));
+            EXPECT_EQ(0, shd_trainer_read_param(trainer_, i, out.back().data(), &err));
+        }
+        shd_model_free(model);
+        return out;
+    }
+
+    shd_trainer *trainer() { return trainer_; }
+    const shd_plan &plan() const { return plan_; }
+    const shd_spec &spec() const { return spec_; }
+    int init_rc() const { return init_rc_; }
+    const std::string &init_error() const { return init_error_; }
+
+  private:
+    shd_spec spec_ = {};
+    shd_plan plan_ = {};
+    std::vector<shd_rank *> ranks_;
+    shd_trainer *trainer_ = nullptr;
+    int init_rc_ = -1;
+    std::string init_error_;
+    std::mutex mutex_;
+    std::condition_variable cond_;
+    bool finished_ = false;
+};
+
+// A batch with everything valid; caller fills tokens and targets.
+inline void MakeBatch(shd_work *work, uint32_t sequences, uint32_t length) {
+    work->batch.sequences = sequences;
+    work->batch.length = length;
+    const size_t n = static_cast<size_t>(sequences) * length;
+    work->batch.tokens = static_cast<int32_t *>(calloc(n, sizeof(int32_t)));
+    work->batch.targets = static_cast<int32_t *>(calloc(n, sizeof(int32_t)));
+}
+
+}  // namespace shd
+
+#endif
