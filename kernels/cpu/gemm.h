@@ -22,7 +22,8 @@ typedef struct shd_gemm_grid {
     int64_t row_step, col_step;
 } shd_gemm_grid;
 
-shd_gemm_grid shd_cpu_gemm_grid(int64_t M, int64_t N, int64_t K);
+/* `trans_b`: the product reads its second factor transposed. */
+shd_gemm_grid shd_cpu_gemm_grid(int trans_b, int64_t M, int64_t N, int64_t K);
 
 #ifdef __cplusplus
 }

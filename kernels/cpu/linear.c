@@ -90,7 +90,7 @@ static void run_piece(void *arg, int64_t piece, int worker)
 
 static void run_product(const shd_opctx *ctx, product *p)
 {
-    p->grid = shd_cpu_gemm_grid(p->M, p->N, p->K);
+    p->grid = shd_cpu_gemm_grid(p->trans_b, p->M, p->N, p->K);
     int64_t pieces = p->grid.rows * p->grid.cols;
     if (p->sums != NULL) {
         pieces += (p->sums_width + SUM_COLUMNS - 1) / SUM_COLUMNS;
