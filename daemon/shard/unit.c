@@ -150,18 +150,19 @@ int shd_unit_grad_begin(shd_units *units, uint32_t u, shd_error *err) {
     return 0;
 }
 
-/* Where this rank's atom lies in its g-part. */
-static float *atom_of(const shd_units *units, const shd_unit *unit, int64_t *n) {
-    const shd_strategy *s = &units->strategy;
-    *n = unit->n / s->world;
-    return unit->grads.data + (*n * shd_strategy_atom(s, units->rank) - unit->grads.begin);
+shd_range shd_unit_atom(const shd_units *units, uint32_t u) {
+    const shd_unit *unit = &units->units[u];
+    const int64_t n = unit->n / units->strategy.world;
+    const int64_t begin = n * shd_strategy_atom(&units->strategy, units->rank);
+    return (shd_range){begin, begin + n, unit->grads.data + (begin - unit->grads.begin)};
 }
 
-static int exchange_and_sum(shd_units *units, shd_unit *unit, float *recv, int64_t chunk,
+static int exchange_and_sum(shd_units *units, uint32_t u, float *recv, int64_t chunk,
                             shd_error *err) {
     const shd_strategy *s = &units->strategy;
-    int64_t n = 0;
-    float *atom = atom_of(units, unit, &n);
+    const shd_unit *unit = &units->units[u];
+    const shd_range atom = shd_unit_atom(units, u);
+    const int64_t n = atom.end - atom.begin;
     for (int64_t at = 0; at < n; at += chunk) {
         const int64_t len = min64(chunk, n - at);
         SHD_TRY(shd_comm_all_to_all(units->groups[SHD_GROUP_REDUCE], SHD_COMM_REDUCE_SCATTER,
@@ -173,7 +174,7 @@ static int exchange_and_sum(shd_units *units, shd_unit *unit, float *recv, int64
         for (uint32_t r = 0; r < s->world; r++) {
             leaves[r] = recv + (int64_t)shd_strategy_atom(s, r) * len;
         }
-        shd_device_ops(units->dev)->tree_sum(shd_device_opctx(units->dev), atom + at, leaves,
+        shd_device_ops(units->dev)->tree_sum(shd_device_opctx(units->dev), atom.data + at, leaves,
                                              s->world, len, units->folded > 0);
     }
     return 0;
@@ -195,7 +196,7 @@ int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err) {
         float *recv = NULL;
         rc = take(units, SHD_TAG_COMM, chunk * units->strategy.world, &recv, err);
         if (rc == 0) {
-            rc = exchange_and_sum(units, unit, recv, chunk, err);
+            rc = exchange_and_sum(units, u, recv, chunk, err);
         }
         shd_arena_release(units->arena, recv);
     }
@@ -207,12 +208,11 @@ int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err) {
 void shd_units_round_done(shd_units *units) { units->folded++; }
 
 int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err) {
-    shd_unit *unit = &units->units[u];
-    int64_t n = 0;
-    const float *atom = atom_of(units, unit, &n);
+    const shd_range atom = shd_unit_atom(units, u);
     const shd_range all = shd_unit_update_grads(units, u);
     return shd_comm_all_gather(units->groups[SHD_GROUP_REPLICA], SHD_COMM_ALL_REDUCE, units->dev,
-                               atom, all.data, (size_t)n * sizeof(float), err);
+                               atom.data, all.data,
+                               (size_t)(atom.end - atom.begin) * sizeof(float), err);
 }
 
 int shd_unit_sumsq(shd_units *units, uint32_t u, double *sum, shd_error *err) {

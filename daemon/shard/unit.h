@@ -70,6 +70,9 @@ int shd_unit_grad_begin(shd_units *units, uint32_t u, shd_error *err);
 int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err);
 void shd_units_round_done(shd_units *units);
 
+/* The range that reductions of unit u land in on this rank, inside `grads`. */
+shd_range shd_unit_atom(const shd_units *units, uint32_t u);
+
 /* After the last round: completes this rank's o-part of `grads` from its replicas' atoms. */
 int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err);
 

@@ -241,13 +241,34 @@ void shd_trainer_comm(const shd_trainer *t, uint32_t rank,
     shd_comm_counts(shd_worker_comm(t->slots[rank].worker), out);
 }
 
-int shd_trainer_read_param(shd_trainer *t, uint32_t index, float *out, shd_error *err) {
+static int check_index(const shd_trainer *t, uint32_t index, shd_error *err) {
     if (index >= shd_model_n_params(t->model)) {
         return shd_fail(err, SHD_EINVAL, "no parameter %u; the model has %u", index,
                         shd_model_n_params(t->model));
     }
+    return 0;
+}
+
+int shd_trainer_read_param(shd_trainer *t, uint32_t index, float *out, shd_error *err) {
+    SHD_TRY(check_index(t, index, err));
     for (uint32_t r = 0; r < t->spec.strategy.p; r++) {
         shd_worker_read_param(t->slots[r].worker, index, out);
+    }
+    return 0;
+}
+
+int shd_trainer_write_param(shd_trainer *t, uint32_t index, const float *in, shd_error *err) {
+    SHD_TRY(check_index(t, index, err));
+    for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
+        shd_worker_write_param(t->slots[r].worker, index, in);
+    }
+    return 0;
+}
+
+int shd_trainer_read_grad(shd_trainer *t, uint32_t index, float *out, shd_error *err) {
+    SHD_TRY(check_index(t, index, err));
+    for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
+        shd_worker_read_grad(t->slots[r].worker, index, out);
     }
     return 0;
 }

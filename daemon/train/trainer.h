@@ -108,6 +108,13 @@ void shd_trainer_comm(const shd_trainer *trainer, uint32_t rank,
  * and tools; no work may be in flight. */
 int shd_trainer_read_param(shd_trainer *trainer, uint32_t index, float *out, shd_error *err);
 
+/* Sets the whole of parameter `index` from in[numel] (host) on all ranks. After INIT, between work. */
+int shd_trainer_write_param(shd_trainer *trainer, uint32_t index, const float *in, shd_error *err);
+
+/* Copies the accumulated gradient of parameter `index` to out[numel]: of the summed loss, reduced
+ * over ranks, before clipping. Between FORWARD_BACKWARD and OPTIM_STEP. */
+int shd_trainer_read_grad(shd_trainer *trainer, uint32_t index, float *out, shd_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -552,12 +552,45 @@ void shd_worker_run(shd_worker *w, const shd_work *work, shd_work *result) {
     result->samples = w->samples;
 }
 
+/* The part of parameter `index` inside a range of its unit: its first element there, where that
+ * lies in memory, and how many follow. */
+static float *part_of(const shd_worker *w, uint32_t index, const shd_range *range, int64_t *first,
+                      size_t *bytes) {
+    int64_t at = 0;
+    const int64_t n = shd_slot_intersect(&w->shared->layout.slots[index], range->begin,
+                                         range->end, first, &at);
+    *bytes = (size_t)n * sizeof(float);
+    return range->data + at;
+}
+
+static const shd_unit *unit_of(const shd_worker *w, uint32_t index) {
+    return &w->units.units[w->shared->layout.slots[index].unit];
+}
+
 void shd_worker_read_param(const shd_worker *w, uint32_t index, float *out) {
-    const shd_slot *slot = &w->shared->layout.slots[index];
-    const shd_range *range = &w->units.units[slot->unit].params;
-    int64_t first = 0, at = 0;
-    const int64_t n = shd_slot_intersect(slot, range->begin, range->end, &first, &at);
-    if (n > 0) {
-        shd_device_to_host(w->dev, out + first, range->data + at, (size_t)n * sizeof(float));
+    int64_t first = 0;
+    size_t bytes = 0;
+    const float *part = part_of(w, index, &unit_of(w, index)->params, &first, &bytes);
+    if (bytes > 0) {
+        shd_device_to_host(w->dev, out + first, part, bytes);
+    }
+}
+
+void shd_worker_write_param(shd_worker *w, uint32_t index, const float *in) {
+    int64_t first = 0;
+    size_t bytes = 0;
+    float *part = part_of(w, index, &unit_of(w, index)->params, &first, &bytes);
+    if (bytes > 0) {
+        shd_device_from_host(w->dev, part, in + first, bytes);
+    }
+}
+
+void shd_worker_read_grad(const shd_worker *w, uint32_t index, float *out) {
+    const shd_range atom = shd_unit_atom(&w->units, w->shared->layout.slots[index].unit);
+    int64_t first = 0;
+    size_t bytes = 0;
+    const float *part = part_of(w, index, &atom, &first, &bytes);
+    if (bytes > 0) {
+        shd_device_to_host(w->dev, out + first, part, bytes);
     }
 }

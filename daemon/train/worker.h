@@ -55,6 +55,10 @@ const shd_arena *shd_worker_arena(const shd_worker *worker);
 /* Copies this rank's p-part of the unit of parameter `index` that lies inside it to out (host,
  * whole parameter). When idle. */
 void shd_worker_read_param(const shd_worker *worker, uint32_t index, float *out);
+/* The other way round. */
+void shd_worker_write_param(shd_worker *worker, uint32_t index, const float *in);
+/* Copies this rank's atom of the accumulated gradient of parameter `index` to out likewise. */
+void shd_worker_read_grad(const shd_worker *worker, uint32_t index, float *out);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,40 @@
+// Time of one optimizer step of the engine alone, without daemon and client. A tool for profiling:
+//   step_bench MODEL MICRO_BATCH SEQ_LEN STRATEGY RANKS THREADS_PER_RANK STEPS
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "tests/train/engine.h"
+
+int main(int argc, char **argv) {
+    if (argc != 8) {
+        fprintf(stderr, "usage: %s MODEL MICRO_BATCH SEQ_LEN STRATEGY RANKS THREADS STEPS\n",
+                argv[0]);
+        return 2;
+    }
+    const uint32_t world = static_cast<uint32_t>(atoi(argv[5]));
+    shd_spec spec = shd::SmallSpec(argv[4], world);
+    shd_error err = {};
+    if (shd_model_preset(argv[1], &spec.model, &err) < 0) {
+        fprintf(stderr, "%s\n", err.message);
+        return 2;
+    }
+    spec.micro_batch = static_cast<uint32_t>(atoi(argv[2]));
+    spec.seq_len = static_cast<uint32_t>(atoi(argv[3]));
+    spec.global_batch = spec.micro_batch * world;
+    shd::DataFile file(1 << 20, 97);
+    shd::Engine engine(spec, file.Open(), nullptr, atoi(argv[6]));
+    std::vector<double> ms;
+    for (int i = 0; i < atoi(argv[7]); i++) {
+        const shd_work work = engine.Step();
+        ms.push_back(work.ms);
+    }
+    std::sort(ms.begin(), ms.end());
+    const double median = ms[ms.size() / 2];
+    printf("%s b=%s T=%s %s W=%u x %s threads: median %.2f ms, best %.2f ms, %.0f tokens/s\n",
+           argv[1], argv[2], argv[3], argv[4], world, argv[6], median, ms[0],
+           spec.global_batch * spec.seq_len / median * 1e3);
+    return 0;
+}
