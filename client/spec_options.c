@@ -1,0 +1,248 @@
+#include "client/spec_options.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/mem.h"
+#include "client/units.h"
+
+#define AT(field) offsetof(shc_spec_args, spec.field)
+#define STR(flag, word, field, kind, text)                                                         \
+    {                                                                                              \
+        .name = flag, .value = word, .type = kind, .at = AT(field), .help = text                   \
+    }
+/* HAS is the field's name in capitals: the oneof that tells whether the field is set. */
+#define NUM(flag, word, field, HAS, kind, low, high, text)                                         \
+    {                                                                                              \
+        .name = flag, .value = word, .type = kind, .at = AT(field), .has = AT(has_##field##_case), \
+        .mark = SHARD__V1__JOB_SPEC__HAS_##HAS##_##HAS, .min = low, .max = high, .help = text      \
+    }
+
+static const shc_option options[] = {
+    STR("name", "NAME", name, SHC_TEXT, "of the job; default: its id"),
+    STR("model", "MODEL", model, SHC_PRESET,
+        "gpt-byte-1m, gpt-byte-10m, gpt2, gpt2-medium, gpt2-large, gpt2-xl, or a directory"),
+    STR("data", "FILE", data, SHC_FILE,
+        "text or tokens to train on; without it clients send the batches"),
+    STR("data-format", "FORMAT", data_format, SHC_TEXT, "auto (default), text, nanogpt, llmc"),
+    STR("tokenizer", "NAME", tokenizer, SHC_TEXT, "bytes; default: what the data file says"),
+    STR("strategy", "NAME", strategy, SHC_TEXT,
+        "ddp, zero1, zero2, zero3, or no_shard, full_shard"),
+    {.name = "shard-degrees",
+     .value = "P,G,O",
+     .type = SHC_U32_LIST,
+     .at = AT(shard_degrees),
+     .has = AT(n_shard_degrees),
+     .min = 1,
+     .max = 3,
+     .help = "ranks that share parameters, gradients, optimizer state; instead of --strategy"},
+    NUM("ranks", "N", ranks, RANKS, SHC_U32, 1, 0, "world size; default: all ranks of the daemon"),
+    NUM("steps", "N", steps, STEPS, SHC_U64, 0, 0,
+        "optimizer steps; default 1000; 0 with batches of clients: no end"),
+    NUM("micro-batch", "N", micro_batch, MICRO_BATCH, SHC_U32, 1, 0,
+        "sequences per rank and accumulation step; default 8"),
+    NUM("global-batch", "N", global_batch, GLOBAL_BATCH, SHC_U32, 1, 0,
+        "sequences per optimizer step; default: ranks x micro-batch"),
+    NUM("seq-len", "N", seq_len, SEQ_LEN, SHC_U32, 1, 0,
+        "tokens per sequence; default: the model's context"),
+    STR("optimizer", "NAME", optimizer, SHC_TEXT, "adamw"),
+    NUM("lr", "RATE", lr, LR, SHC_NUM, 0, 0, "peak learning rate; default 3e-4"),
+    NUM("lr-min", "RATE", lr_min, LR_MIN, SHC_NUM, 0, 0,
+        "learning rate at the end of the schedule; default lr / 10"),
+    STR("schedule", "NAME", schedule, SHC_TEXT, "cosine (default), linear, constant"),
+    NUM("warmup", "STEPS", warmup, WARMUP, SHC_U64, 0, 0, "steps of linear warm-up; default 0"),
+    NUM("weight-decay", "X", weight_decay, WEIGHT_DECAY, SHC_NUM, 0, 0,
+        "default 0.1; never on norms and biases"),
+    NUM("beta1", "X", beta1, BETA1, SHC_NUM, 0, 1, "default 0.9"),
+    NUM("beta2", "X", beta2, BETA2, SHC_NUM, 0, 1, "default 0.95"),
+    NUM("eps", "X", eps, EPS, SHC_NUM, 0, 0, "default 1e-8"),
+    NUM("clip", "NORM", clip, CLIP, SHC_NUM, 0, 0, "global gradient norm; default 1; 0: off"),
+    STR("dtype", "TYPE", dtype, SHC_TEXT, "fp32, bf16, fp16"),
+    STR("reduce-dtype", "TYPE", reduce_dtype, SHC_TEXT, "of gradients as they are reduced"),
+    STR("activation-checkpointing", "MODE", activation_checkpointing, SHC_TEXT, "none"),
+    STR("offload-optimizer", "TIER", offload_optimizer, SHC_TEXT, "none"),
+    STR("offload-params", "TIER", offload_params, SHC_TEXT, "none"),
+    STR("determinism", "LEVEL", determinism, SHC_TEXT, "run, strategy (default), world"),
+    NUM("reduction-width", "N", reduction_width, REDUCTION_WIDTH, SHC_U32, 1, 0,
+        "leaves of the reduction tree; default: ranks"),
+    NUM("seed", "N", seed, SEED, SHC_U64, 0, 0, "default 1"),
+    NUM("checkpoint-every", "STEPS", checkpoint_every, CHECKPOINT_EVERY, SHC_U64, 0, 0,
+        "0: never"),
+    STR("eval-data", "FILE", eval_data, SHC_FILE, "held-out data; default: the tail of --data"),
+    NUM("eval-split", "SHARE", eval_split, EVAL_SPLIT, SHC_NUM, 0, 1,
+        "of --data kept for evaluation; default 0.1 when --eval-every is set"),
+    NUM("eval-every", "STEPS", eval_every, EVAL_EVERY, SHC_U64, 0, 0, "0: never"),
+    NUM("eval-batches", "N", eval_batches, EVAL_BATCHES, SHC_U32, 0, 0,
+        "micro-batches per evaluation; default 64; 0: the whole evaluation set"),
+    STR("init-from", "SOURCE", init_from, SHC_PRESET, "random (default) or a path"),
+    NUM("priority", "N", priority, PRIORITY, SHC_U32, 1, 100,
+        "1..100, share of the ranks' steps; default 10"),
+    {.name = "file",
+     .value = "JSON",
+     .type = SHC_FILE,
+     .at = offsetof(shc_spec_args, file),
+     .help = "read these flags from a JSON object; flags given here override it"},
+};
+
+const shc_option_table shc_spec_table = {options, sizeof options / sizeof *options, 0};
+
+void shc_spec_init(shc_spec_args *args)
+{
+    shard__v1__job_spec__init(&args->spec);
+}
+
+/* The line of the file on which `"key"` stands before a colon; 0 when not found (escapes). */
+static unsigned line_of(const char *text, const char *key)
+{
+    const size_t n = strlen(key);
+    unsigned line = 1;
+
+    for (const char *p = text; *p; p++) {
+        if (*p == '\n')
+            line++;
+        if (*p != '"' || strncmp(p + 1, key, n) || p[n + 1] != '"')
+            continue;
+        const char *after = p + n + 2;
+        after += strspn(after, " \t\r\n");
+        if (*after == ':')
+            return line;
+    }
+    return 0;
+}
+
+/* The value as the flag's text, or NULL when it has the wrong kind. Kept. */
+static const char *value_text(const shc_option *option, const json_t *value, shc_keep *keep)
+{
+    shc_buf text = {0};
+    const json_t *item;
+    size_t i;
+
+    switch (option->type) {
+    case SHC_U32:
+    case SHC_U64:
+        return json_is_integer(value)
+                   ? shc_keep_ptr(keep, shc_asprintf("%lld", (long long)json_integer_value(value)))
+                   : NULL;
+    case SHC_NUM:
+        return json_is_number(value)
+                   ? shc_keep_ptr(keep, shc_asprintf("%.17g", json_number_value(value)))
+                   : NULL;
+    case SHC_U32_LIST:
+        if (json_is_string(value))
+            return shc_keep_ptr(keep, shc_strdup(json_string_value(value)));
+        if (!json_is_array(value) || !json_array_size(value))
+            return NULL;
+        json_array_foreach(value, i, item)
+        {
+            if (!json_is_integer(item)) {
+                shc_buf_fini(&text);
+                return NULL;
+            }
+            shc_buf_printf(&text, "%s%lld", i ? "," : "", (long long)json_integer_value(item));
+        }
+        return shc_keep_ptr(keep, text.data);
+    default:
+        return json_is_string(value) ? shc_keep_ptr(keep, shc_strdup(json_string_value(value)))
+                                     : NULL;
+    }
+}
+
+static const char *kind_wanted(shc_type type)
+{
+    switch (type) {
+    case SHC_U32:
+    case SHC_U64:
+        return "a whole number";
+    case SHC_NUM:
+        return "a number";
+    case SHC_U32_LIST:
+        return "an array of whole numbers";
+    default:
+        return "a string";
+    }
+}
+
+static int apply(shc_spec_args *args, const json_t *root, const char *text,
+                 const unsigned char *given, shc_keep *keep, shc_buf *message)
+{
+    const size_t strategy =
+        (size_t)(shc_option_find(&shc_spec_table, "strategy", 8) - options);
+    const size_t degrees =
+        (size_t)(shc_option_find(&shc_spec_table, "shard-degrees", 13) - options);
+    unsigned char seen[sizeof options / sizeof *options] = {0};
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)root, key, value)
+    {
+        const shc_option *option = shc_option_find(&shc_spec_table, key, strlen(key));
+        const unsigned line = line_of(text, key);
+        if (line)
+            shc_buf_printf(message, "%s:%u: ", args->file, line);
+        else
+            shc_buf_printf(message, "%s: ", args->file);
+        if (!option || option->at == offsetof(shc_spec_args, file)) {
+            shc_buf_puts(message, "unknown key \"");
+            shc_text_clean(message, key);
+            shc_buf_puts(message,
+                         "\"; the keys are the flags of submit, see shardctl submit --help");
+            return -1;
+        }
+        const size_t index = (size_t)(option - options);
+        if (seen[index]) {
+            shc_buf_printf(message, "\"%s\" is given twice, with - and with _; give it once", key);
+            return -1;
+        }
+        seen[index] = 1;
+        const char *as_text = value_text(option, value, keep);
+        if (!as_text) {
+            shc_buf_printf(message, "\"%s\" is not %s; give %s", key, kind_wanted(option->type),
+                           kind_wanted(option->type));
+            return -1;
+        }
+        /* Either way of naming the strategy on the command line overrides both in the file. */
+        const int overridden = given[index] || (index == strategy && given[degrees]) ||
+                               (index == degrees && given[strategy]);
+        if (!overridden && shc_option_set(option, as_text, args, keep, message))
+            return -1;
+        shc_buf_clear(message);
+    }
+    return 0;
+}
+
+int shc_spec_read_file(shc_spec_args *args, const unsigned char *given, shc_keep *keep,
+                       shc_buf *message)
+{
+    shc_buf text = {0};
+    json_error_t bad;
+    char chunk[4096];
+    size_t n;
+    int rc = -1;
+
+    FILE *file = fopen(args->file, "re");
+    if (!file) {
+        shc_buf_printf(message, "--file: %s: %s; give a readable file", args->file,
+                       strerror(errno));
+        return -1;
+    }
+    while ((n = fread(chunk, 1, sizeof chunk, file)) > 0)
+        shc_buf_add(&text, chunk, n);
+    fclose(file);
+
+    json_t *root = json_loadb(shc_buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &bad);
+    if (!root) {
+        shc_buf_printf(message, "%s:%d:%d: ", args->file, bad.line, bad.column);
+        shc_text_clean(message, bad.text);
+        shc_buf_puts(message, "; correct the JSON");
+    } else if (!json_is_object(root)) {
+        shc_buf_printf(message, "%s: the file is not a JSON object; write {\"steps\": 100, ...}",
+                       args->file);
+    } else {
+        rc = apply(args, root, shc_buf_str(&text), given, keep, message);
+    }
+    json_decref(root);
+    shc_buf_fini(&text);
+    return rc;
+}
