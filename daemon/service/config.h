@@ -28,14 +28,15 @@ typedef struct shd_string_list {
 /* Strings are owned and never NULL. A key marked (reload) takes effect on SIGHUP, others need a
  * restart. */
 typedef struct shd_config {
-    char *socket;           /* path of the local socket */
-    uint32_t socket_mode;   /* permission bits of the socket file */
-    char *socket_group;     /* group of the socket file; "": as created */
-    char *state_dir;        /* directory that this daemon alone owns */
-    char *device;           /* "cpu" */
-    uint32_t ranks;         /* >= 1 after shd_config_load */
+    char *socket;         /* path of the local socket */
+    uint32_t socket_mode; /* permission bits of the socket file */
+    char *socket_group;   /* group of the socket file; "": as created */
+    char *state_dir;      /* directory that this daemon alone owns */
+    char *device;         /* "cpu" */
+    uint32_t ranks;       /* >= 1 after shd_config_load */
     uint32_t threads_per_rank;
     uint64_t memory_per_rank; /* bytes that jobs may plan on a rank; > 0 after shd_config_load */
+    int memory_is_computed;   /* memory_per_rank follows the free memory, it was not set */
     uint32_t log_level;       /* shd_log_level; (reload) */
 
     shd_string_list admin_users;  /* (reload) */
@@ -70,8 +71,8 @@ void shd_config_init(shd_config *config);
 void shd_config_fini(shd_config *config);
 
 /* Reads flags and the file they name (else SHD_CONFIG_DEFAULT_FILE where it exists) into an
- * initialised config, resolves names and computes defaults. HELP and VERSION read nothing. SHD_EINVAL for
- * what the operator must correct, SHD_EIO for a file that cannot be read. */
+ * initialised config, resolves names and computes defaults. HELP and VERSION read no file.
+ * SHD_EINVAL for what the operator must correct, SHD_EIO for a file that cannot be read. */
 int shd_config_load(int argc, char *const *argv, shd_config *config, shd_config_action *action,
                     shd_error *err);
 

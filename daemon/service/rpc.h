@@ -34,7 +34,8 @@ typedef struct shd_rpc_method {
 
 typedef struct shd_rpc_limits {
     size_t max_message;       /* bytes of one request; larger: RESOURCE_EXHAUSTED */
-    uint32_t max_connections; /* further ones are closed at once, with a log line */
+    uint32_t max_connections; /* further ones are closed at once, with a log line; one user other
+                                 than root and the daemon's own may hold 3/4 of them */
     uint32_t max_calls;       /* calls in flight per connection; further ones: RESOURCE_EXHAUSTED */
     size_t max_stream_buffer; /* bytes waiting on a slow stream before shd_call_writable says no */
 } shd_rpc_limits;
@@ -45,11 +46,18 @@ int shd_rpc_create(uv_loop_t *loop, const shd_rpc_limits *limits, shd_rpc **out,
 /* Registers a const table (borrowed) with its service pointer; before the first connection. */
 void shd_rpc_add_methods(shd_rpc *rpc, const shd_rpc_method *methods, size_t n, void *service);
 
-/* Serves a connected, non-blocking socket; owns the fd from here. The identity is that of every
- * call that comes over it. */
+/* Serves a connected, non-blocking socket; owns the fd from here, also when it fails (SHD_EFULL
+ * beyond the limits). The identity is that of every call that comes over it. */
 int shd_rpc_serve_fd(shd_rpc *rpc, int fd, const shd_identity *who, shd_error *err);
 
+/* Asked for every call before anything of it is read: 0, or an error that refuses it. */
+typedef int (*shd_rpc_gate)(const shd_identity *who, void *arg, shd_error *err);
+void shd_rpc_set_gate(shd_rpc *rpc, shd_rpc_gate gate, void *arg);
+
 uint32_t shd_rpc_connections(const shd_rpc *rpc);
+
+/* Milliseconds since the completion-queue thread last came round; it does so every second. */
+uint64_t shd_rpc_idle_ms(const shd_rpc *rpc);
 
 /* Refuses new calls with UNAVAILABLE, ends streams with UNAVAILABLE "the daemon is stopping", lets
  * unary calls finish until `grace_ms`, then cancels them; `done` runs on the loop. */
