@@ -39,7 +39,8 @@ typedef struct shd_jobs_options {
 
 typedef struct shd_jobs shd_jobs;
 struct shd_job;
-struct shd_item;
+struct shd_requests;
+struct shd_work;
 
 int shd_jobs_create(const shd_jobs_options *options, shd_jobs **out, shd_error *err);
 
@@ -83,6 +84,14 @@ int shd_jobs_check_room(const shd_jobs *jobs, const shd_identity *who, const cha
 
 /* Writes a fresh random id (8 characters) to out[9]. */
 void shd_jobs_new_id(const shd_jobs *jobs, char *out);
+
+/* Request ids of CreateJob calls that made a job. */
+struct shd_requests *shd_jobs_requests(shd_jobs *jobs);
+
+/* Something of the table runs outside of the loop thread (a plan): shd_jobs_stop waits until it is
+ * let go of again. */
+void shd_jobs_hold(shd_jobs *jobs);
+void shd_jobs_unhold(shd_jobs *jobs);
 
 /* Adds a job (owned from here), plans its bytes on its ranks and starts it. */
 void shd_jobs_add(shd_jobs *jobs, struct shd_job *job);

@@ -1,0 +1,395 @@
+#include "daemon/service/admission.h"
+
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/base/mem.h"
+
+enum {
+    MAX_UNDER_WAY = 16,  /* admissions at one time */
+    MAX_SUGGESTIONS = 3, /* settings named in a refusal */
+    HUGE_PAGE = 2 << 20
+};
+
+typedef struct request {
+    shd_admission admission; /* first: freed through it */
+    uv_work_t work;
+    shd_jobs *jobs;
+    Shard__V1__JobSpec *message;
+    int open_files;
+    void (*done)(shd_admission *admission);
+
+    /* Copies for the pool's thread. */
+    char **roots;
+    uint32_t n_roots;
+    uint32_t n_ranks;
+    int threads_per_rank;
+    uint64_t budget;
+    uint64_t *planned; /* [n_ranks] when it did not fit */
+    char would_fit[240];
+} request;
+
+static uint32_t under_way; /* loop thread */
+
+uint64_t shd_admission_bytes(const shd_plan *plan)
+{
+    return (plan->extent + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+}
+
+uint32_t shd_admission_place(const uint64_t *planned, uint32_t n_ranks, uint32_t world,
+                             uint64_t *fullest)
+{
+    uint32_t best = 0;
+    uint64_t best_max = UINT64_MAX, best_sum = UINT64_MAX;
+    for (uint32_t first = 0; first + world <= n_ranks; first++) {
+        uint64_t max = 0, sum = 0;
+        for (uint32_t r = first; r < first + world; r++) {
+            max = planned[r] > max ? planned[r] : max;
+            sum += planned[r];
+        }
+        if (max < best_max || (max == best_max && sum < best_sum)) {
+            best = first;
+            best_max = max;
+            best_sum = sum;
+        }
+    }
+    *fullest = best_max;
+    return best;
+}
+
+/* "1.25 GiB" */
+static const char *human(uint64_t bytes, char out[24])
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1024.0 && unit < 4) {
+        value /= 1024.0;
+        unit++;
+    }
+    snprintf(out, 24, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return out;
+}
+
+/* ---- on the pool's thread: files and the plan ---- */
+
+static void look_up_owner(uid_t uid, char out[33])
+{
+    struct passwd entry, *found = NULL;
+    char buffer[4096];
+    if (getpwuid_r(uid, &entry, buffer, sizeof(buffer), &found) == 0 && found != NULL) {
+        snprintf(out, 33, "%s", entry.pw_name);
+    } else {
+        snprintf(out, 33, "%u", (unsigned)uid);
+    }
+}
+
+static int open_source(const request *r, const char *path, shd_source **out, shd_error *err)
+{
+    int fd;
+    SHD_TRY(shd_auth_open(&r->admission.who, r->roots, r->n_roots, path, &fd, err));
+    const int rc = shd_source_open(fd, path, r->admission.spec.data_format, out, err);
+    close(fd);
+    return rc;
+}
+
+static int prepare(request *r)
+{
+    shd_admission *a = &r->admission;
+    look_up_owner(a->who.uid, a->owner);
+    SHD_TRY(shd_spec_resolve(r->message, r->n_ranks, &a->spec, &a->err));
+    if (r->open_files && a->spec.data_path != NULL) {
+        SHD_TRY(open_source(r, a->spec.data_path, &a->data, &a->err));
+    }
+    if (r->open_files && a->spec.eval_path != NULL) {
+        SHD_TRY(open_source(r, a->spec.eval_path, &a->eval, &a->err));
+    }
+    return shd_plan_make(&a->spec, r->threads_per_rank, &a->plan, &a->err);
+}
+
+static void on_prepare(uv_work_t *work)
+{
+    request *r = work->data;
+    r->admission.rc = prepare(r);
+}
+
+/* ---- on the pool's thread: what would fit ---- */
+
+typedef struct change {
+    int zero3;
+    uint32_t micro_batch, ranks, seq_len; /* 0: as asked for */
+} change;
+
+/* Plans the job with the change made; 1 when it fits, *needs are its bytes per rank. */
+static int try_change(const request *r, const change *c, uint64_t *needs)
+{
+    const shd_spec *asked = &r->admission.spec;
+    Shard__V1__JobSpec m = *r->message; /* pointers are borrowed */
+    m.has_global_batch_case = SHARD__V1__JOB_SPEC__HAS_GLOBAL_BATCH_GLOBAL_BATCH;
+    m.global_batch = asked->global_batch;
+    if (c->zero3) {
+        m.strategy = (char *)"zero3";
+        m.n_shard_degrees = 0;
+    }
+    if (c->micro_batch != 0) {
+        m.has_micro_batch_case = SHARD__V1__JOB_SPEC__HAS_MICRO_BATCH_MICRO_BATCH;
+        m.micro_batch = c->micro_batch;
+    }
+    if (c->ranks != 0) {
+        m.has_ranks_case = SHARD__V1__JOB_SPEC__HAS_RANKS_RANKS;
+        m.ranks = c->ranks;
+        m.has_reduction_width_case = SHARD__V1__JOB_SPEC__HAS_REDUCTION_WIDTH__NOT_SET;
+    }
+    if (c->seq_len != 0) {
+        m.has_seq_len_case = SHARD__V1__JOB_SPEC__HAS_SEQ_LEN_SEQ_LEN;
+        m.seq_len = c->seq_len;
+    }
+    shd_spec spec;
+    shd_plan plan;
+    if (shd_spec_resolve(&m, r->n_ranks, &spec, NULL) < 0) {
+        return 0; /* e.g. the batch does not divide: not a setting to name */
+    }
+    int fits = 0;
+    if (shd_plan_make(&spec, r->threads_per_rank, &plan, NULL) == 0) {
+        uint64_t fullest;
+        shd_admission_place(r->planned, r->n_ranks, spec.strategy.world, &fullest);
+        *needs = shd_admission_bytes(&plan);
+        fits = fullest <= r->budget && *needs <= r->budget - fullest;
+    }
+    shd_spec_fini(&spec);
+    return fits;
+}
+
+/* Appends a change that was found to fit, as flags. */
+static void name_change(request *r, const change *c, uint64_t needs)
+{
+    char bytes[24], text[128];
+    int n = 0;
+    if (c->zero3) {
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " --strategy zero3");
+    }
+    if (c->ranks != 0) {
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " --ranks %u", c->ranks);
+    }
+    if (c->micro_batch != 0) {
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " --micro-batch %u", c->micro_batch);
+    }
+    if (c->seq_len != 0) {
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " --seq-len %u", c->seq_len);
+    }
+    const size_t used = strlen(r->would_fit);
+    snprintf(r->would_fit + used, sizeof(r->would_fit) - used, "%s%s (%s)", used > 0 ? "," : "",
+             text, human(needs, bytes));
+}
+
+/* Halves the micro-batch until it fits, the global batch as it was. */
+static int try_micro_batches(const request *r, change *c, uint64_t *needs)
+{
+    for (uint32_t micro = r->admission.spec.micro_batch / 2; micro > 0; micro /= 2) {
+        c->micro_batch = micro;
+        if (try_change(r, c, needs)) {
+            return 1;
+        }
+    }
+    c->micro_batch = 0;
+    return 0;
+}
+
+static void on_suggest(uv_work_t *work)
+{
+    request *r = work->data;
+    const shd_spec *asked = &r->admission.spec;
+    const uint32_t world = asked->strategy.world;
+    const int can_shard = world > 1 && asked->strategy.p < world;
+    uint64_t needs;
+    int named = 0;
+    if (can_shard) {
+        change c = {.zero3 = 1};
+        if (try_change(r, &c, &needs) || try_micro_batches(r, &c, &needs)) {
+            name_change(r, &c, needs);
+            named++;
+        }
+    }
+    change smaller = {.zero3 = 0};
+    if (try_micro_batches(r, &smaller, &needs)) {
+        name_change(r, &smaller, needs);
+        named++;
+    }
+    for (uint32_t ranks = world + 1; ranks <= r->n_ranks && named < MAX_SUGGESTIONS; ranks++) {
+        change c = {.zero3 = 1, .ranks = ranks};
+        if (try_change(r, &c, &needs)) {
+            name_change(r, &c, needs);
+            named++;
+            break;
+        }
+    }
+    for (uint32_t len = asked->seq_len / 2; len >= 8 && named < MAX_SUGGESTIONS; len /= 2) {
+        change c = {.zero3 = 0, .seq_len = len};
+        if (try_change(r, &c, &needs)) {
+            name_change(r, &c, needs);
+            named++;
+            break;
+        }
+        c.zero3 = can_shard;
+        c.micro_batch = asked->micro_batch > 1;
+        if ((c.zero3 || c.micro_batch) && named == 0 && try_change(r, &c, &needs)) {
+            name_change(r, &c, needs);
+            named++;
+            break;
+        }
+    }
+}
+
+/* ---- on the loop: the verdict ---- */
+
+static void finish(request *r)
+{
+    under_way--;
+    shd_jobs *jobs = r->jobs;
+    r->done(&r->admission);
+    shd_jobs_unhold(jobs);
+}
+
+/* "optimizer 1.20 GiB, params 600.00 MiB, grads 600.00 MiB" */
+static void largest_tags(const shd_plan *plan, char *out, size_t size)
+{
+    unsigned char taken[SHD_TAG_COUNT] = {0};
+    out[0] = '\0';
+    for (int i = 0; i < 3; i++) {
+        int best = -1;
+        for (int tag = 0; tag < SHD_TAG_COUNT; tag++) {
+            if (!taken[tag] && plan->peak[tag] > 0 &&
+                (best < 0 || plan->peak[tag] > plan->peak[best])) {
+                best = tag;
+            }
+        }
+        if (best < 0) {
+            return;
+        }
+        taken[best] = 1;
+        char bytes[24];
+        const size_t used = strlen(out);
+        snprintf(out + used, size - used, "%s%s %s", i > 0 ? ", " : "",
+                 shd_tag_name((shd_tag)best), human(plan->peak[best], bytes));
+    }
+}
+
+static void refuse(request *r)
+{
+    shd_admission *a = &r->admission;
+    char needs[24], has[24], budget[24], tags[96];
+    largest_tags(&a->plan, tags, sizeof(tags));
+    const char *none = "no strategy, micro-batch, rank count or sequence length makes it fit: take "
+                       "a smaller model, end other jobs or raise memory_per_rank";
+    a->rc = shd_fail(
+        &a->err, SHD_ENOMEM,
+        "does not fit: needs %llu bytes (%s) on each of %u ranks, has %llu (%s) of %s free; "
+        "largest: %s; %s%s",
+        (unsigned long long)a->needs, human(a->needs, needs), a->spec.strategy.world,
+        (unsigned long long)a->available, human(a->available, has), human(r->budget, budget), tags,
+        r->would_fit[0] != '\0' ? "would fit:" : none, r->would_fit);
+    snprintf(a->verdict, sizeof(a->verdict), "%s", a->err.message);
+}
+
+static void after_suggest(uv_work_t *work, int status)
+{
+    (void)status; /* nobody cancels it */
+    request *r = work->data;
+    refuse(r);
+    finish(r);
+}
+
+static void after_prepare(uv_work_t *work, int status)
+{
+    (void)status;
+    request *r = work->data;
+    shd_admission *a = &r->admission;
+    if (a->rc < 0) {
+        finish(r);
+        return;
+    }
+    const uint64_t *planned = shd_jobs_planned(r->jobs);
+    uint64_t fullest;
+    a->first_rank =
+        shd_admission_place(planned, r->n_ranks, a->spec.strategy.world, &fullest);
+    a->available = fullest < r->budget ? r->budget - fullest : 0;
+    a->needs = shd_admission_bytes(&a->plan);
+    if (a->needs <= a->available) {
+        char needs[24], has[24];
+        snprintf(a->verdict, sizeof(a->verdict), "fits: needs %llu bytes (%s) on each of %u ranks, %s free",
+                 (unsigned long long)a->needs, human(a->needs, needs), a->spec.strategy.world,
+                 human(a->available, has));
+        finish(r);
+        return;
+    }
+    r->planned = shd_reallocarray(NULL, r->n_ranks, sizeof(*r->planned));
+    memcpy(r->planned, planned, r->n_ranks * sizeof(*r->planned));
+    uv_queue_work(shd_jobs_get_options(r->jobs)->loop, &r->work, on_suggest, after_suggest);
+}
+
+/* ---- the request ---- */
+
+static Shard__V1__JobSpec *copy_message(const Shard__V1__JobSpec *message)
+{
+    const size_t size = shard__v1__job_spec__get_packed_size(message);
+    uint8_t *bytes = shd_malloc(size);
+    shard__v1__job_spec__pack(message, bytes);
+    Shard__V1__JobSpec *copy = shard__v1__job_spec__unpack(NULL, size, bytes);
+    free(bytes);
+    return copy;
+}
+
+int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1__JobSpec *message,
+                        int open_files, void (*done)(shd_admission *admission), void *arg,
+                        shd_error *err)
+{
+    if (under_way >= MAX_UNDER_WAY) {
+        return shd_fail(err, SHD_EFULL, "%u plans are being made already; try again", under_way);
+    }
+    Shard__V1__JobSpec *copy = copy_message(message);
+    if (copy == NULL) {
+        return shd_fail(err, SHD_EINVAL, "the spec holds text that is not UTF-8");
+    }
+    const shd_jobs_options *options = shd_jobs_get_options(jobs);
+    request *r = shd_calloc(1, sizeof(*r));
+    r->admission.who = *who;
+    r->admission.arg = arg;
+    r->jobs = jobs;
+    r->message = copy;
+    r->open_files = open_files;
+    r->done = done;
+    r->n_roots = options->n_data_roots;
+    r->roots = shd_calloc(r->n_roots, sizeof(*r->roots));
+    for (uint32_t i = 0; i < r->n_roots; i++) {
+        r->roots[i] = shd_strdup(options->data_roots[i]);
+    }
+    r->n_ranks = options->n_ranks;
+    r->threads_per_rank = options->threads_per_rank;
+    r->budget = options->limits.memory_per_rank;
+    r->work.data = r;
+    under_way++;
+    shd_jobs_hold(jobs);
+    uv_queue_work(options->loop, &r->work, on_prepare, after_prepare);
+    return SHD_OK;
+}
+
+void shd_admission_free(shd_admission *admission)
+{
+    if (admission == NULL) {
+        return;
+    }
+    request *r = (request *)admission;
+    shd_spec_fini(&admission->spec);
+    shd_source_free(admission->data);
+    shd_source_free(admission->eval);
+    shard__v1__job_spec__free_unpacked(r->message, NULL);
+    for (uint32_t i = 0; i < r->n_roots; i++) {
+        free(r->roots[i]);
+    }
+    free(r->roots);
+    free(r->planned);
+    free(r);
+}

@@ -1,0 +1,188 @@
+/* One job: its state, what waits for its ranks, and what came of it. Floor F5; loop thread only.
+ *
+ * A job has at most one work item on its ranks. Training (its own steps and evaluations, or the
+ * calls of the client that drives it) and interactive items (Forward, tokens of Generate) take
+ * turns, so neither holds the other up. Fields are read by the RPC families and written by
+ * job.c, except where a comment says who else. */
+#ifndef SHD_DAEMON_SERVICE_JOB_H
+#define SHD_DAEMON_SERVICE_JOB_H
+
+#include <stdint.h>
+
+#include "daemon/base/err.h"
+#include "daemon/service/answers.h"
+#include "daemon/service/auth.h"
+#include "daemon/service/history.h"
+#include "daemon/service/jobs.h"
+#include "daemon/service/sched.h"
+#include "daemon/train/trainer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* After so many steps in a row whose gradient was not finite, the job fails. */
+#define SHD_JOB_MAX_SKIPPED 8u
+/* Answers kept for calls that are sent again, and how many bytes they may take. */
+#define SHD_JOB_ANSWERS 256u
+#define SHD_JOB_ANSWER_BYTES (64u << 20)
+
+typedef struct shd_job shd_job;
+
+/* Work for the ranks of a job; embedded in what its submitter needs to remember. */
+typedef struct shd_item {
+    shd_work work;
+    shd_job *job;
+    struct shd_item *next;
+    /* Loop thread, exactly once: NULL when it was executed (results in `work`), else why not. The
+     * item is the submitter's again. */
+    void (*finish)(struct shd_item *item, const shd_error *failed);
+} shd_item;
+
+typedef struct shd_item_queue {
+    shd_item *head, *tail;
+    uint32_t n;
+} shd_item_queue;
+
+/* Is told that the job has new events or has ended; embedded in a watcher. */
+typedef struct shd_job_observer {
+    void (*changed)(struct shd_job_observer *observer);
+    void (*removed)(struct shd_job_observer *observer); /* the job is deleted: let go of it */
+    struct shd_job_observer *next, **link;
+} shd_job_observer;
+
+/* Waits until the job is at rest in the state that was asked for; embedded in a waiting call. */
+typedef struct shd_job_wait {
+    /* Once: at rest (`job` is NULL when it was deleted), or with the reason why it will not be. */
+    void (*fn)(struct shd_job_wait *wait, shd_job *job, const shd_error *failed);
+    int deletes;
+    struct shd_job_wait *next, **link;
+} shd_job_wait;
+
+struct shd_job {
+    shd_jobs *jobs;
+    shd_job *next; /* in the table; jobs.c */
+    char id[9];
+    uid_t owner_uid;
+    gid_t owner_gid;
+    char owner[33];
+    double created_unix;
+
+    shd_spec spec;
+    Shard__V1__JobSpec *spec_message; /* every field as in use */
+    shd_plan plan;
+    uint64_t reserved;   /* bytes planned on each of its ranks */
+    uint32_t first_rank; /* daemon ranks [first_rank, first_rank + world) */
+    shd_trainer *trainer; /* NULL once the memory is freed */
+    shd_usage (*last_usage)[SHD_TAG_COUNT]; /* [world] as it was when the memory was freed, or NULL */
+    uint64_t *last_total_peak;              /* [world] likewise */
+    shd_comm_count last_comm[SHD_COMM_KIND_COUNT];
+
+    Shard__V1__JobState state;
+    char reason[SHD_ERROR_MESSAGE_MAX];
+    int reason_code;
+    int initialised;
+    int pause_wanted;
+    int deleting;
+    int eval_due;
+    int interactive_turn; /* the next item is an interactive one if both kinds wait */
+
+    uint64_t step, samples;
+    uint64_t skipped;
+    uint32_t skipped_in_a_row;
+    int has_last, has_eval;
+    shd_event last, last_eval;
+    shd_history *history;
+    shd_job_observer *observers;
+    uint32_t n_observers;
+    shd_job_wait *waits;
+
+    /* Since the last optimizer step. */
+    uint32_t accumulated; /* batches whose gradients wait to be applied */
+    double loss_sum, ms_sum;
+    uint64_t tokens_sum;
+    uint64_t comm_before[SHD_COMM_KIND_COUNT]; /* counters when the item was started */
+    uint64_t comm_sum[SHD_COMM_KIND_COUNT];
+    uint64_t comm_last_step[SHD_COMM_KIND_COUNT];
+
+    uint64_t next_seq;    /* rpc_drive.c */
+    shd_answers *answers; /* rpc_drive.c */
+
+    shd_item_queue training;    /* client-driven calls, by seq */
+    shd_item_queue interactive;
+    shd_item own;               /* INIT, DATA_STEP, EVAL */
+    shd_item *running;          /* on the ranks */
+    shd_sched_entity turn;      /* jobs.c */
+};
+
+typedef struct shd_job_params {
+    shd_jobs *jobs;
+    const char *id; /* 8 characters */
+    shd_spec *spec; /* taken over, also on failure; an empty name becomes the id */
+    const shd_plan *plan;
+    uint32_t first_rank;
+    const shd_identity *who;
+    const char *owner; /* user name, or the number */
+    shd_source *data, *eval; /* taken over, also on failure; may be NULL */
+} shd_job_params;
+
+/* A job in state QUEUED that has not yet been put into the table. */
+int shd_job_create(const shd_job_params *params, shd_job **out, shd_error *err);
+
+/* No item may be running. Waiting items fail, observers are told. NULL is fine. */
+void shd_job_free(shd_job *job);
+
+int shd_job_client_driven(const shd_job *job);
+/* DONE, FAILED or CANCELLED. */
+int shd_job_ended(const shd_job *job);
+/* "queued", "running", ... Static storage. */
+const char *shd_job_state_name(Shard__V1__JobState state);
+
+/* ---- life; outcome is reported by shd_job_await ---- */
+
+/* SHD_ESTATE when the job has ended (and for cancel: ended otherwise than by cancelling). */
+int shd_job_pause(shd_job *job, shd_error *err);
+int shd_job_resume(shd_job *job, shd_error *err);
+int shd_job_cancel(shd_job *job, const char *reason, shd_error *err);
+/* SHD_ESTATE unless the job has ended. With the next rest it leaves the table. */
+int shd_job_delete(shd_job *job, shd_error *err);
+
+/* Calls wait->fn once the job is at rest: paused, cancelled with its memory freed, or deleted; at
+ * once when it is so already. */
+void shd_job_await(shd_job *job, shd_job_wait *wait);
+void shd_job_fail_waits(shd_job *job, const shd_error *why);
+
+/* ---- work ---- */
+
+/* Queues an interactive item. SHD_ESTATE when the job's weights are not there, SHD_EFULL at
+ * max_queue; then the item stays the caller's. */
+int shd_job_push_interactive(shd_job *job, shd_item *item, shd_error *err);
+
+/* Queues a client-driven item; the caller has checked that it may be. */
+void shd_job_push_training(shd_job *job, shd_item *item);
+
+/* Takes a waiting interactive item back; 0: it runs already, finish will come. */
+int shd_job_withdraw(shd_job *job, shd_item *item);
+
+/* What will be when all accepted calls have been executed: optimizer steps, and batches whose
+ * gradients wait to be applied. */
+void shd_job_projected(const shd_job *job, uint64_t *steps, uint32_t *accumulated);
+
+/* Fails what waits (not what runs) with `why`. */
+void shd_job_fail_waiting(shd_job *job, const shd_error *why);
+
+void shd_job_observe(shd_job *job, shd_job_observer *observer);
+void shd_job_unobserve(shd_job *job, shd_job_observer *observer);
+
+/* ---- for jobs.c ---- */
+
+int shd_job_has_work(const shd_job *job);
+/* Starts the next item on the ranks; 0: there was none after all. */
+int shd_job_start(shd_job *job);
+/* The running item came back. Afterwards the job may be gone (returns 0). */
+int shd_job_finished(shd_job *job, shd_item *item);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
