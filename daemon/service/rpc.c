@@ -278,6 +278,7 @@ static void dispatch(const shd_cq_event *event)
         shd_conn *conn = event->op->owner;
         conn->down = 1;
         conn_stop_poll(conn);
+        conn_maybe_free(conn);
     } else {
         shd_call_event(event->op->owner, event->op->kind, event->success);
     }
