@@ -15,6 +15,9 @@ static const struct preset {
 };
 enum { N_PRESETS = sizeof presets / sizeof presets[0] };
 
+/* What degrees without a preset are called. */
+#define CUSTOM "custom"
+
 const char *shd_strategy_presets(void) {
     return "ddp (no_shard), zero1, zero2, zero3 (full_shard), shard_grad_op";
 }
@@ -38,26 +41,9 @@ static int check_degrees(const shd_strategy *s, shd_error *err) {
     return 0;
 }
 
-int shd_strategy_make(const char *name, const uint32_t *degrees, uint32_t n_degrees,
-                      uint32_t world, shd_strategy *out, shd_error *err) {
-    if (world < 1 || world > SHD_MAX_WORLD) {
-        return shd_fail(err, SHD_EINVAL, "--ranks %u: must be 1 to %u", world, SHD_MAX_WORLD);
-    }
-    if (n_degrees > 0) {
-        if (name[0] != '\0') {
-            return shd_fail(err, SHD_EINVAL,
-                            "--strategy %s and --shard-degrees were both given; give one", name);
-        }
-        if (n_degrees != 3) {
-            return shd_fail(err, SHD_EINVAL,
-                            "--shard-degrees has %u numbers; it takes three: P,G,O", n_degrees);
-        }
-        *out = (shd_strategy){world, degrees[0], degrees[1], degrees[2], 1};
-        return check_degrees(out, err);
-    }
-    const char *wanted = name[0] != '\0' ? name : "zero3";
+static int from_name(const char *name, uint32_t world, shd_strategy *out, shd_error *err) {
     for (int i = 0; i < N_PRESETS; i++) {
-        if (strcmp(presets[i].name, wanted) == 0) {
+        if (strcmp(presets[i].name, name) == 0) {
             *out = (shd_strategy){world, presets[i].p != 0 ? presets[i].p : world,
                                   presets[i].g != 0 ? presets[i].g : world,
                                   presets[i].o != 0 ? presets[i].o : world,
@@ -67,14 +53,41 @@ int shd_strategy_make(const char *name, const uint32_t *degrees, uint32_t n_degr
     }
     static const char *const later[] = {"hybrid_shard", "hybrid_shard_zero2", "hpz", "mics"};
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
-        if (strcmp(later[i], wanted) == 0) {
+        if (strcmp(later[i], name) == 0) {
             return shd_fail(err, SHD_EUNSUPPORTED,
                             "--strategy %s needs a node size, which this version does not know; "
-                            "give its degrees with --shard-degrees P,G,O", wanted);
+                            "give its degrees with --shard-degrees P,G,O", name);
         }
     }
-    return shd_fail(err, SHD_EINVAL, "--strategy '%s' is not known; choose one of %s", wanted,
+    return shd_fail(err, SHD_EINVAL, "--strategy '%s' is not known; choose one of %s", name,
                     shd_strategy_presets());
+}
+
+int shd_strategy_make(const char *name, const uint32_t *degrees, uint32_t n_degrees,
+                      uint32_t world, shd_strategy *out, shd_error *err) {
+    if (world < 1 || world > SHD_MAX_WORLD) {
+        return shd_fail(err, SHD_EINVAL, "--ranks %u: must be 1 to %u", world, SHD_MAX_WORLD);
+    }
+    if (n_degrees == 0) {
+        return from_name(name[0] != '\0' ? name : "zero3", world, out, err);
+    }
+    if (n_degrees != 3) {
+        return shd_fail(err, SHD_EINVAL,
+                        "--shard-degrees has %u numbers; it takes three: P,G,O", n_degrees);
+    }
+    *out = (shd_strategy){world, degrees[0], degrees[1], degrees[2], 1};
+    SHD_TRY(check_degrees(out, err));
+    if (name[0] == '\0' || strcmp(name, CUSTOM) == 0) {
+        return 0;
+    }
+    SHD_TRY(from_name(name, world, out, err));
+    if (out->p != degrees[0] || out->g != degrees[1] || out->o != degrees[2]) {
+        return shd_fail(err, SHD_EINVAL,
+                        "--strategy %s (%u,%u,%u at --ranks %u) and --shard-degrees %u,%u,%u were "
+                        "both given and differ; give one",
+                        name, out->p, out->g, out->o, world, degrees[0], degrees[1], degrees[2]);
+    }
+    return 0;
 }
 
 const char *shd_strategy_name(const shd_strategy *s) {
@@ -87,7 +100,7 @@ const char *shd_strategy_name(const shd_strategy *s) {
             return preset->name;
         }
     }
-    return "custom";
+    return CUSTOM;
 }
 
 uint32_t shd_strategy_index_p(const shd_strategy *s, uint32_t rank) { return rank % s->p; }

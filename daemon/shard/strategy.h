@@ -28,9 +28,10 @@ typedef struct shd_strategy {
     int reshard_after_forward; /* 0: gathered parameters stay from forward to backward */
 } shd_strategy;
 
-/* From a preset's name (see shd_strategy_presets) or, when n_degrees is 3, from P,G,O. Both at once,
- * neither-known names, degrees that break p | g | o | W, and worlds outside 1..SHD_MAX_WORLD are
- * refused with the reason. An empty name without degrees is zero3. */
+/* From a preset's name (see shd_strategy_presets) or, when n_degrees is 3, from P,G,O. Both may be
+ * given when they agree (with any degrees: what shd_strategy_name says of them). Unknown names,
+ * degrees that break p | g | o | W, and worlds outside 1..SHD_MAX_WORLD are refused with the
+ * reason. An empty name without degrees is zero3. */
 int shd_strategy_make(const char *name, const uint32_t *degrees, uint32_t n_degrees,
                       uint32_t world, shd_strategy *out, shd_error *err);
 

@@ -1,0 +1,377 @@
+// Units on real rank threads: parameters come back bit for bit, gradients are the tree over ranks
+// folded over rounds, whatever the degrees.
+#include "daemon/shard/unit.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using Flat = std::vector<float>;
+
+// Primes, one unit smaller than an atom of many ranks, one larger.
+const std::vector<int64_t> kNumel = {7919, 13, 257, 1, 3};
+const std::vector<uint32_t> kUnit = {0, 1, 0, 1, 0};
+
+struct Rank {
+    uint32_t rank;
+    shd_device *dev;
+    shd_arena *arena;
+    shd_units units;
+};
+
+class World {
+  public:
+    World(const shd_strategy &strategy, const std::vector<int64_t> &numel,
+          const std::vector<uint32_t> &unit, uint64_t extent = 8 << 20)
+        : strategy_(strategy), ranks_(strategy.world), comms_(strategy.world)
+    {
+        uint32_t n_units = 0;
+        for (uint32_t u : unit) {
+            n_units = u + 1 > n_units ? u + 1 : n_units;
+        }
+        shd_layout_init(&layout_, static_cast<uint32_t>(numel.size()), numel.data(), unit.data(),
+                        n_units, strategy.world);
+        shd_comm_local_create(strategy.world, comms_.data());
+        Each([&](Rank &rank) {
+            shd_error err = {};
+            rank.dev = shd_device_create_cpu(1, 0);
+            ASSERT_EQ(0, shd_device_arena(rank.dev, extent, &rank.arena, &err)) << err.message;
+            ASSERT_EQ(0, shd_units_init(&rank.units, &layout_, &strategy_, rank.dev, rank.arena,
+                                        comms_[rank.rank], &err))
+                << err.message;
+        });
+    }
+    ~World()
+    {
+        for (Rank &rank : ranks_) {
+            shd_units_fini(&rank.units);
+            shd_usage usage[SHD_TAG_COUNT];
+            shd_arena_usage(rank.arena, usage);
+            for (int t = 0; t < SHD_TAG_COUNT; t++) {
+                EXPECT_EQ(0u, usage[t].now) << shd_tag_name(static_cast<shd_tag>(t));
+            }
+            shd_arena_free(rank.arena);
+            shd_device_free(rank.dev);
+        }
+        for (shd_comm *comm : comms_) {
+            shd_comm_free(comm);
+        }
+        shd_layout_fini(&layout_);
+    }
+    World(const World &) = delete;
+    World &operator=(const World &) = delete;
+
+    // fn on every rank, each on a thread of its own.
+    void Each(const std::function<void(Rank &)> &fn)
+    {
+        std::vector<std::thread> threads;
+        for (uint32_t r = 0; r < strategy_.world; r++) {
+            ranks_[r].rank = r;
+            threads.emplace_back([&, r] { fn(ranks_[r]); });
+        }
+        for (std::thread &thread : threads) {
+            thread.join();
+        }
+    }
+    const shd_layout &layout() const { return layout_; }
+    uint32_t world() const { return strategy_.world; }
+
+  private:
+    shd_strategy strategy_;
+    shd_layout layout_;
+    std::vector<Rank> ranks_;
+    std::vector<shd_comm *> comms_;
+};
+
+std::vector<shd_strategy> Strategies(uint32_t world)
+{
+    std::vector<shd_strategy> all;
+    for (uint32_t p = 1; p <= world; p++) {
+        for (uint32_t g = p; g <= world; g += p) {
+            for (uint32_t o = g; o <= world; o += g) {
+                const uint32_t degrees[3] = {p, g, o};
+                shd_strategy s = {};
+                if (world % o == 0 && shd_strategy_make("", degrees, 3, world, &s, nullptr) == 0) {
+                    all.push_back(s);
+                }
+            }
+        }
+    }
+    return all;
+}
+
+std::string Describe(const shd_strategy &s)
+{
+    return std::to_string(s.p) + "," + std::to_string(s.g) + "," + std::to_string(s.o) + " of " +
+           std::to_string(s.world);
+}
+
+// A unit's flat buffer with random values of mixed size; zeros in the padding.
+Flat RandomFlat(const shd_layout &layout, uint32_t u, uint32_t seed)
+{
+    std::mt19937 random(seed);
+    std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
+    Flat flat(static_cast<size_t>(layout.units[u].padded));
+    for (uint32_t i = 0; i < layout.n_params; i++) {
+        for (int64_t k = 0; layout.slots[i].unit == u && k < layout.slots[i].numel; k++) {
+            flat[static_cast<size_t>(layout.slots[i].offset + k)] =
+                std::ldexp(uniform(random), static_cast<int>(random() % 20) - 10);
+        }
+    }
+    return flat;
+}
+
+// Reduction as the contract has it: a range of m > 1 leaves splits after the largest power of two
+// below m.
+float Tree(const std::vector<Flat> &leaves, size_t first, size_t m, size_t i)
+{
+    if (m == 1) {
+        return leaves[first][i];
+    }
+    size_t half = 1;
+    while (2 * half < m) {
+        half *= 2;
+    }
+    return Tree(leaves, first, half, i) + Tree(leaves, first + half, m - half, i);
+}
+
+Flat Copy(const float *data, int64_t n) { return Flat(data, data + n); }
+
+TEST(Gather, GivesBackEveryBitAndResharesAgain)
+{
+    for (uint32_t world : {1u, 2u, 3u, 4u, 6u}) {
+        for (const shd_strategy &s : Strategies(world)) {
+            SCOPED_TRACE(Describe(s));
+            World w(s, kNumel, kUnit);
+            std::vector<Flat> want = {RandomFlat(w.layout(), 0, 1), RandomFlat(w.layout(), 1, 2)};
+            w.Each([&](Rank &rank) {
+                shd_error err = {};
+                for (uint32_t u = 0; u < 2; u++) {
+                    shd_unit &unit = rank.units.units[u];
+                    EXPECT_EQ(w.layout().units[u].padded / s.p, unit.params.end - unit.params.begin);
+                    EXPECT_EQ(w.layout().units[u].padded / s.g, unit.grads.end - unit.grads.begin);
+                    EXPECT_EQ(w.layout().units[u].padded / s.o, unit.m.end - unit.m.begin);
+                    std::copy(want[u].begin() + unit.params.begin,
+                              want[u].begin() + unit.params.end, unit.params.data);
+                    for (int again = 0; again < 2; again++) {
+                        EXPECT_EQ(SHD_UNIT_SHARDED, unit.memory);
+                        EXPECT_EQ(nullptr, unit.full);
+                        ASSERT_EQ(0, shd_unit_gather(&rank.units, u, &err)) << err.message;
+                        EXPECT_EQ(SHD_UNIT_FULL, unit.memory);
+                        EXPECT_TRUE(Copy(unit.full, unit.n) == want[u]);
+                        const float *full = unit.full;
+                        ASSERT_EQ(0, shd_unit_gather(&rank.units, u, &err)); // nothing to do
+                        EXPECT_EQ(full, unit.full);
+                        shd_unit_reshard(&rank.units, u);
+                        shd_unit_reshard(&rank.units, u);
+                    }
+                }
+            });
+        }
+    }
+}
+
+// One optimizer step's worth of gradients; returns what grad_finish left, as one flat buffer.
+std::vector<Flat> Reduce(World *w, const shd_strategy &s, const std::vector<std::vector<Flat>> &leaf,
+                         uint32_t u, std::vector<double> *sumsq)
+{
+    std::vector<Flat> got(s.world);
+    sumsq->assign(s.world, 0.0);
+    w->Each([&](Rank &rank) {
+        shd_error err = {};
+        shd_unit &unit = rank.units.units[u];
+        for (const std::vector<Flat> &round : leaf) {
+            ASSERT_EQ(0, shd_unit_grad_begin(&rank.units, u, &err)) << err.message;
+            ASSERT_EQ(0, shd_unit_grad_begin(&rank.units, u, &err)); // nothing to do
+            for (uint32_t i = 0; i < w->layout().n_params; i++) { // padding is not ours to write
+                const shd_slot &slot = w->layout().slots[i];
+                if (slot.unit == u) {
+                    std::copy_n(round[rank.rank].begin() + slot.offset, slot.numel,
+                                unit.local_grad + slot.offset);
+                }
+            }
+            ASSERT_EQ(0, shd_unit_grad_reduce(&rank.units, u, &err)) << err.message;
+            EXPECT_EQ(nullptr, unit.local_grad);
+            shd_units_round_done(&rank.units);
+        }
+        ASSERT_EQ(0, shd_unit_grad_finish(&rank.units, u, &err)) << err.message;
+        const shd_range range = shd_unit_update_grads(&rank.units, u);
+        EXPECT_EQ(unit.m.begin, range.begin);
+        EXPECT_EQ(unit.m.end, range.end);
+        got[rank.rank] = Copy(range.data, range.end - range.begin);
+        ASSERT_EQ(0, shd_unit_sumsq(&rank.units, u, &(*sumsq)[rank.rank], &err)) << err.message;
+        rank.units.folded = 0;
+    });
+    return got;
+}
+
+void CheckReduce(const shd_strategy &s, const std::vector<int64_t> &numel,
+                 const std::vector<uint32_t> &units, uint32_t u, uint32_t rounds)
+{
+    SCOPED_TRACE(Describe(s));
+    World w(s, numel, units, 64 << 20);
+    const size_t n = static_cast<size_t>(w.layout().units[u].padded);
+    for (uint32_t step = 0; step < 2; step++) { // the second step must not see the first
+        std::vector<std::vector<Flat>> leaf(rounds);
+        for (uint32_t j = 0; j < rounds; j++) {
+            for (uint32_t r = 0; r < s.world; r++) {
+                leaf[j].push_back(RandomFlat(w.layout(), u, 100 * step + 10 * j + r));
+            }
+        }
+        Flat want(n);
+        for (size_t i = 0; i < n; i++) {
+            want[i] = Tree(leaf[0], 0, s.world, i);
+            for (uint32_t j = 1; j < rounds; j++) {
+                want[i] += Tree(leaf[j], 0, s.world, i);
+            }
+        }
+        // Blocks by the op, combined in block order: exact. Naively in double: near.
+        shd_device *dev = shd_device_create_cpu(1, 0);
+        std::vector<double> blocks(n / SHD_BLOCK);
+        shd_device_ops(dev)->block_sumsq(shd_device_opctx(dev), blocks.data(), want.data(),
+                                         static_cast<int64_t>(n));
+        shd_device_free(dev);
+        double in_order = 0, naive = 0;
+        for (double block : blocks) {
+            in_order += block;
+        }
+        for (float x : want) {
+            naive += static_cast<double>(x) * static_cast<double>(x);
+        }
+        std::vector<double> sumsq;
+        const std::vector<Flat> got = Reduce(&w, s, leaf, u, &sumsq);
+        for (uint32_t r = 0; r < s.world; r++) {
+            const size_t part = n / s.o, begin = part * shd_strategy_index_o(&s, r);
+            EXPECT_TRUE(got[r] == Flat(want.begin() + static_cast<long>(begin),
+                                       want.begin() + static_cast<long>(begin + part)))
+                << "rank " << r << " step " << step;
+            EXPECT_EQ(in_order, sumsq[r]) << "rank " << r;
+            EXPECT_NEAR(naive, sumsq[r], 1e-12 * naive);
+        }
+    }
+}
+
+TEST(Reduce, IsTheTreeOverRanksFoldedOverRounds)
+{
+    for (uint32_t world : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u}) {
+        for (const shd_strategy &s : Strategies(world)) {
+            for (uint32_t rounds : {1u, 3u}) {
+                CheckReduce(s, kNumel, kUnit, 0, rounds);
+            }
+        }
+    }
+}
+
+// A unit whose atoms are larger than what is exchanged at a time.
+TEST(Reduce, GoesInChunksWhenAnAtomIsLarge)
+{
+    for (const char *name : {"ddp", "zero3"}) {
+        shd_strategy s = {};
+        ASSERT_EQ(0, shd_strategy_make(name, nullptr, 0, 2, &s, nullptr));
+        CheckReduce(s, {1100003}, {0}, 0, 2);
+    }
+}
+
+TEST(Sumsq, AddsToWhatIsThereAndSeesInfinity)
+{
+    shd_strategy s = {};
+    ASSERT_EQ(0, shd_strategy_make("zero2", nullptr, 0, 2, &s, nullptr));
+    World w(s, kNumel, kUnit);
+    for (float bad : {INFINITY, NAN}) {
+        std::vector<std::vector<Flat>> leaf(1);
+        leaf[0] = {RandomFlat(w.layout(), 0, 1), RandomFlat(w.layout(), 0, 2)};
+        leaf[0][1][5] = bad;
+        std::vector<double> sumsq;
+        Reduce(&w, s, leaf, 0, &sumsq);
+        for (double sum : sumsq) {
+            EXPECT_FALSE(std::isfinite(sum));
+        }
+    }
+    w.Each([&](Rank &rank) {
+        const shd_range grads = shd_unit_update_grads(&rank.units, 1);
+        std::fill(grads.data, grads.data + (grads.end - grads.begin), 0.0f);
+        double sum = 2.5;
+        EXPECT_EQ(0, shd_unit_sumsq(&rank.units, 1, &sum, nullptr));
+        EXPECT_EQ(2.5, sum);
+    });
+}
+
+// Every rank writes its own o-part; afterwards each has the whole.
+TEST(Update, ReachesEveryCopyOfTheParameters)
+{
+    for (uint32_t world : {1u, 2u, 3u, 4u, 6u, 8u}) {
+        for (const shd_strategy &s : Strategies(world)) {
+            SCOPED_TRACE(Describe(s));
+            World w(s, kNumel, kUnit);
+            const Flat want = RandomFlat(w.layout(), 0, 77);
+            w.Each([&](Rank &rank) {
+                shd_error err = {};
+                shd_unit &unit = rank.units.units[0];
+                std::fill(unit.params.data,
+                          unit.params.data + (unit.params.end - unit.params.begin), -5.0f);
+                const shd_range range = shd_unit_update_params(&rank.units, 0);
+                EXPECT_EQ(unit.m.begin, range.begin);
+                std::copy(want.begin() + range.begin, want.begin() + range.end, range.data);
+                ASSERT_EQ(0, shd_unit_update_finish(&rank.units, 0, &err)) << err.message;
+                ASSERT_EQ(0, shd_unit_gather(&rank.units, 0, &err)) << err.message;
+                EXPECT_TRUE(Copy(unit.full, unit.n) == want);
+                shd_unit_reshard(&rank.units, 0);
+            });
+        }
+    }
+}
+
+TEST(Moments, StartAtZero)
+{
+    shd_strategy s = {};
+    ASSERT_EQ(0, shd_strategy_make("zero1", nullptr, 0, 3, &s, nullptr));
+    World w(s, kNumel, kUnit);
+    w.Each([&](Rank &rank) {
+        for (uint32_t u = 0; u < 2; u++) {
+            const shd_unit &unit = rank.units.units[u];
+            for (int64_t i = 0; i < unit.m.end - unit.m.begin; i++) {
+                ASSERT_EQ(0.0f, unit.m.data[i]);
+                ASSERT_EQ(0.0f, unit.v.data[i]);
+            }
+        }
+    });
+}
+
+TEST(Init, HoldsNothingWhenMemoryDoesNotSuffice)
+{
+    const int64_t numel[] = {300000};
+    const uint32_t unit[] = {0};
+    shd_layout layout;
+    shd_layout_init(&layout, 1, numel, unit, 1, 1);
+    shd_strategy s = {};
+    ASSERT_EQ(0, shd_strategy_make("ddp", nullptr, 0, 1, &s, nullptr));
+    shd_device *dev = shd_device_create_cpu(1, 0);
+    shd_comm *comm = nullptr;
+    shd_comm_local_create(1, &comm);
+    shd_arena *arena = nullptr;
+    shd_error err = {};
+    // Four buffers of 1.2 MB; two megabytes are there.
+    ASSERT_EQ(0, shd_device_arena(dev, 2 << 20, &arena, &err));
+    shd_units units;
+    EXPECT_EQ(SHD_ENOMEM, shd_units_init(&units, &layout, &s, dev, arena, comm, &err));
+    EXPECT_NE(std::string::npos, std::string(err.message).find("grads")) << err.message;
+    EXPECT_EQ(nullptr, units.units);
+    shd_usage usage[SHD_TAG_COUNT];
+    shd_arena_usage(arena, usage);
+    for (int t = 0; t < SHD_TAG_COUNT; t++) {
+        EXPECT_EQ(0u, usage[t].now);
+    }
+    shd_arena_free(arena);
+    shd_comm_free(comm);
+    shd_device_free(dev);
+    shd_layout_fini(&layout);
+}
+
+}  // namespace
