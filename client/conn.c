@@ -15,7 +15,7 @@
 #include "client/internal.h"
 #include "client/mem.h"
 
-enum { DEFAULT_TIMEOUT_MS = 60000, MAX_MESSAGE = 64 << 20 };
+enum { DEFAULT_TIMEOUT_MS = 60000, GREETING_MS = 20000, MAX_MESSAGE = 64 << 20 };
 
 int shc_fail(shc_error *err, int shd_errno, int grpc_status, const char *fmt, ...)
 {
@@ -81,14 +81,16 @@ shc_client *shc_connect(const char *socket_path, shc_error *err)
     }
 
     grpc_init();
-    /* Reconnect at once: the peer is on this machine. Nothing is sent twice behind our back. */
+    /* Reconnect at once: the peer is on this machine. But give a connection time to be greeted: the
+     * one that systemd holds for a daemon that starts, or a daemon on a busy machine. Nothing is
+     * sent twice behind our back. */
     grpc_arg args[] = {
         {.type = GRPC_ARG_INTEGER,
          .key = (char *)GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
          .value.integer = 100},
         {.type = GRPC_ARG_INTEGER,
          .key = (char *)GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
-         .value.integer = 100},
+         .value.integer = GREETING_MS},
         {.type = GRPC_ARG_INTEGER,
          .key = (char *)GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
          .value.integer = 500},

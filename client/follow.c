@@ -53,9 +53,18 @@ static void bar_draw(follow *f)
     }
 }
 
-/* A line of its own, above the bar. */
+static void print_pending(follow *f)
+{
+    if (f->pending.len) {
+        shc_buf_puts(&f->pending, "\n");
+        shc_buf_flush(&f->pending, stdout);
+    }
+}
+
+/* A line of its own, above the bar, or after the step it belongs to. */
 static void print_line(follow *f, shc_buf *line)
 {
+    print_pending(f);
     bar_erase(f);
     shc_buf_puts(line, "\n");
     shc_buf_flush(line, stdout);
@@ -65,10 +74,7 @@ static void print_line(follow *f, shc_buf *line)
 /* The last step is always shown, and the bar stays where it ended. */
 static void flush_steps(follow *f)
 {
-    if (f->pending.len) {
-        shc_buf_puts(&f->pending, "\n");
-        shc_buf_flush(&f->pending, stdout);
-    }
+    print_pending(f);
     if (f->env->term.tty && f->bar.len) {
         bar_draw(f);
         putchar('\n');
@@ -120,10 +126,8 @@ static void show_step(follow *f, const Shard__V1__StepResult *step)
     }
     shc_buf_clear(&f->pending);
     shc_progress_plain(&f->pending, step, f->total, eta);
-    if (step->skipped || shc_rhythm_due(&f->rhythm, step->step, f->total, now)) {
-        shc_buf_puts(&f->pending, "\n");
-        shc_buf_flush(&f->pending, stdout);
-    }
+    if (step->skipped || shc_rhythm_due(&f->rhythm, step->step, f->total, now))
+        print_pending(f);
 }
 
 static void show_eval(follow *f, const Shard__V1__EvalResult *eval)

@@ -1,0 +1,316 @@
+#include "client/options.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "client/spec_options.h"
+#include "gtest/gtest.h"
+#include "tests/client/client_test_util.h"
+
+namespace
+{
+struct Args {
+    shc_spec_args spec; // base 0
+    int verbose;
+    int has_every;
+    double every;
+    char *text;
+    char *job;
+    char *second;
+};
+
+const shc_option extra[] = {
+    {"verbose", nullptr, SHC_BOOL, offsetof(Args, verbose), 0, 0, 0, 0, "talk"},
+    {"every", "SECONDS", SHC_OPT_NUM, offsetof(Args, every), offsetof(Args, has_every), 1, 0.1, 60,
+     "again"},
+    {"text", "TEXT", SHC_RAW_TEXT, offsetof(Args, text), 0, 0, 0, 0, "free"},
+};
+const shc_option_table extra_table = {extra, 3, 0};
+
+class Options : public ::testing::Test
+{
+  protected:
+    Options()
+    {
+        syntax.name = "test";
+        syntax.about = "Tests.";
+        syntax.tables[0] = &shc_spec_table;
+        syntax.tables[1] = &extra_table;
+    }
+    ~Options() override
+    {
+        shc_given_fini(&given);
+        shc_keep_fini(&keep);
+        shc_buf_fini(&message);
+    }
+    int parse(std::vector<std::string> words)
+    {
+        shc_given_fini(&given);
+        shc_buf_clear(&message);
+        args = Args{};
+        shc_spec_init(&args.spec);
+        words_ = std::move(words);
+        std::vector<char *> argv;
+        for (auto &word : words_)
+            argv.push_back(&word[0]);
+        return shc_options_parse(&syntax, static_cast<int>(argv.size()), argv.data(), &args, &keep,
+                                 &given, &message);
+    }
+    // The message of a command line that must be refused.
+    std::string refused(std::vector<std::string> words)
+    {
+        EXPECT_EQ(parse(std::move(words)), -1);
+        const std::string text = shc_buf_str(&message);
+        EXPECT_NE(text.find(';'), std::string::npos) << text;
+        return text;
+    }
+    int read_file(const std::string &path)
+    {
+        args.spec.file = const_cast<char *>(path.c_str());
+        shc_buf_clear(&message);
+        return shc_spec_read_file(&args.spec, given.flags[0], &keep, &message);
+    }
+    std::string file_refused(const std::string &content)
+    {
+        parse({});
+        file_ = dir.write("job.json", content);
+        EXPECT_EQ(read_file(file_), -1) << content;
+        return shc_buf_str(&message);
+    }
+
+    ScratchDir dir;
+    shc_syntax syntax{};
+    Args args{};
+    shc_keep keep{};
+    shc_given given{};
+    shc_buf message{};
+
+  private:
+    std::vector<std::string> words_;
+    std::string file_;
+};
+} // namespace
+
+TEST_F(Options, StoresEveryKind)
+{
+    const std::string data = dir.write("text", "abc");
+    ASSERT_EQ(parse({"--model", "gpt2", "--data", data, "--steps=18446744073709551615", "--ranks",
+                     "4294967295", "--lr", "3e-4", "--shard-degrees", "1,2,4", "--verbose",
+                     "--name=--odd"}),
+              0)
+        << shc_buf_str(&message);
+    const Shard__V1__JobSpec &spec = args.spec.spec;
+    EXPECT_STREQ(spec.model, "gpt2");
+    EXPECT_EQ(spec.data, data);
+    EXPECT_EQ(spec.has_steps_case, SHARD__V1__JOB_SPEC__HAS_STEPS_STEPS);
+    EXPECT_EQ(spec.steps, UINT64_MAX);
+    EXPECT_EQ(spec.ranks, UINT32_MAX);
+    EXPECT_EQ(spec.has_lr_case, SHARD__V1__JOB_SPEC__HAS_LR_LR);
+    EXPECT_EQ(spec.lr, 3e-4);
+    ASSERT_EQ(spec.n_shard_degrees, 3u);
+    EXPECT_EQ(spec.shard_degrees[2], 4u);
+    EXPECT_STREQ(spec.name, "--odd");
+    EXPECT_EQ(args.verbose, 1);
+    EXPECT_EQ(spec.has_seed_case, SHARD__V1__JOB_SPEC__HAS_SEED__NOT_SET);
+}
+
+TEST_F(Options, WholeNumbersAreStrict)
+{
+    for (const char *bad : {"-3", "+3", "3x", " 3", "3 ", "1e3", "0x10", "3.0", "1,000",
+                            "18446744073709551616", "99999999999999999999999"}) {
+        const std::string text = refused({"--steps", bad});
+        EXPECT_NE(text.find("--steps"), std::string::npos) << text;
+        EXPECT_NE(text.find(bad), std::string::npos) << text;
+    }
+    EXPECT_NE(refused({"--ranks", "4294967296"}).find("from 1 to 4294967295"), std::string::npos);
+    refused({"--ranks", "0"});
+    refused({"--micro-batch", "0"});
+    refused({"--priority", "101"});
+    refused({"--priority", "0"});
+    EXPECT_EQ(refused({"--steps="}), "--steps: the value is empty; give N");
+    EXPECT_EQ(refused({"--steps", ""}), "--steps: the value is empty; give N");
+}
+
+TEST_F(Options, NumbersAreStrict)
+{
+    for (const char *bad : {"-1", "nan", "inf", "0x1p3", "1e400", "3e", "1.2.3", "1 ", "."}) {
+        const std::string text = refused({"--lr", bad});
+        EXPECT_NE(text.find("--lr"), std::string::npos) << text;
+        EXPECT_NE(text.find(bad), std::string::npos) << text;
+    }
+    refused({"--beta1", "1.5"});
+    refused({"--eval-split", "-0.1"});
+    EXPECT_EQ(parse({"--lr", "1"}), 0);
+    EXPECT_EQ(parse({"--lr", ".5"}), 0);
+}
+
+TEST_F(Options, ListsAreStrict)
+{
+    for (const char *bad : {"1,2", "1,2,3,4", "1,,2", ",1,2", "1,2,", "a,b,c", "0,1,1", "1;2;3"})
+        EXPECT_NE(refused({"--shard-degrees", bad}).find("--shard-degrees"), std::string::npos);
+}
+
+TEST_F(Options, FlagsAreStrict)
+{
+    EXPECT_EQ(refused({"--stps", "3"}),
+              "unknown flag --stps; did you mean --steps? see shardctl test --help");
+    EXPECT_EQ(refused({"--entirely-else"}),
+              "unknown flag --entirely-else; see shardctl test --help");
+    EXPECT_EQ(refused({"--step", "3"}).find("unknown flag --step;"), 0u); // no abbreviations
+    refused({"--micro_batch", "3"}); // underscores are for files
+    EXPECT_EQ(refused({"--steps"}), "--steps needs a value; give --steps N");
+    EXPECT_EQ(refused({"--name", "--steps", "3"}), "--name needs a value; give --name NAME");
+    EXPECT_EQ(refused({"--steps", "3", "--steps", "4"}), "--steps is given twice; give it once");
+    EXPECT_EQ(refused({"--verbose=yes"}), "--verbose takes no value; leave \"=yes\" out");
+    EXPECT_NE(refused({"-x"}).find("unknown flag -x"), std::string::npos);
+    EXPECT_NE(refused({"word"}).find("unexpected \"word\""), std::string::npos);
+    EXPECT_NE(refused({"--\x1b[2J"}).find("--?[2J"), std::string::npos);
+}
+
+TEST_F(Options, Operands)
+{
+    syntax.operands[0] = {"JOB", offsetof(Args, job), 1};
+    syntax.operands[1] = {"OTHER", offsetof(Args, second), 0};
+    EXPECT_EQ(refused({}), "JOB is missing; see shardctl test --help");
+    ASSERT_EQ(parse({"7", "--verbose"}), 0);
+    EXPECT_STREQ(args.job, "7");
+    EXPECT_EQ(args.second, nullptr);
+    ASSERT_EQ(parse({"--", "--7", "-"}), 0);
+    EXPECT_STREQ(args.job, "--7");
+    EXPECT_STREQ(args.second, "-");
+    refused({"1", "2", "3"});
+    refused({""});
+}
+
+TEST_F(Options, OptionalValue)
+{
+    syntax.operands[0] = {"JOB", offsetof(Args, job), 0};
+    ASSERT_EQ(parse({"--every"}), 0);
+    EXPECT_EQ(args.has_every, 1);
+    EXPECT_EQ(args.every, 0);
+    ASSERT_EQ(parse({"--every", "name"}), 0);
+    EXPECT_STREQ(args.job, "name");
+    ASSERT_EQ(parse({"--every", "2.5"}), 0);
+    EXPECT_EQ(args.every, 2.5);
+    ASSERT_EQ(parse({"--every=2"}), 0);
+    EXPECT_EQ(args.every, 2);
+    refused({"--every=0.01"});
+    refused({"--every", "0"});
+    refused({"--every", "61"});
+}
+
+TEST_F(Options, FreeTextMayBeAnything)
+{
+    ASSERT_EQ(parse({"--text", ""}), 0);
+    EXPECT_STREQ(args.text, "");
+    ASSERT_EQ(parse({"--text=--help"}), 0);
+    EXPECT_STREQ(args.text, "--help");
+    ASSERT_EQ(parse({"--text", "-5 or so"}), 0);
+    EXPECT_STREQ(args.text, "-5 or so");
+}
+
+TEST_F(Options, Files)
+{
+    EXPECT_NE(refused({"--data", dir.path("none")}).find("No such file"), std::string::npos);
+    EXPECT_NE(refused({"--data", dir.path("no/such/dir")}).find("directory exists"),
+              std::string::npos);
+    EXPECT_NE(refused({"--data", dir.write("empty", "")}).find("the file is empty"),
+              std::string::npos);
+    EXPECT_NE(refused({"--data", dir.path("")}).find("it is a directory"), std::string::npos);
+    EXPECT_EQ(refused({"--data", ""}), "--data: the value is empty; give FILE");
+    if (geteuid()) {
+        const std::string secret = dir.write("secret", "x");
+        chmod(secret.c_str(), 0);
+        EXPECT_NE(refused({"--data", secret}).find("Permission denied"), std::string::npos);
+    }
+}
+
+TEST_F(Options, RelativePathsBecomeAbsolute)
+{
+    dir.write("text", "abc");
+    char before[PATH_MAX];
+    ASSERT_NE(getcwd(before, sizeof before), nullptr);
+    ASSERT_EQ(chdir(dir.path("").c_str()), 0);
+    char here[PATH_MAX];
+    ASSERT_NE(getcwd(here, sizeof here), nullptr);
+    EXPECT_EQ(parse({"--data", "text", "--model", "./model", "--init-from", "random"}), 0)
+        << shc_buf_str(&message);
+    EXPECT_EQ(chdir(before), 0);
+    EXPECT_EQ(args.spec.spec.data, std::string(here) + "/text");
+    EXPECT_EQ(args.spec.spec.model, std::string(here) + "/model");
+    EXPECT_STREQ(args.spec.spec.init_from, "random");
+}
+
+TEST_F(Options, HelpNamesEveryFlag)
+{
+    shc_buf help{};
+    shc_options_help(&syntax, 80, &help);
+    const std::string text = shc_buf_str(&help);
+    for (size_t i = 0; i < shc_spec_table.n; i++)
+        EXPECT_NE(text.find(std::string("--") + shc_spec_table.options[i].name + " "),
+                  std::string::npos)
+            << shc_spec_table.options[i].name;
+    EXPECT_NE(text.find("--every [SECONDS]"), std::string::npos);
+    size_t line = 0;
+    for (size_t end; (end = text.find('\n', line)) != std::string::npos; line = end + 1)
+        EXPECT_LE(end - line, 80u) << text.substr(line, end - line);
+    shc_buf_fini(&help);
+    ASSERT_EQ(parse({"--help"}), 0);
+    EXPECT_EQ(given.help, 1);
+}
+
+TEST_F(Options, JsonFile)
+{
+    const std::string data = dir.write("text", "abc");
+    const std::string file =
+        dir.write("job.json", "{\"name\": \"f\", \"model\": \"gpt2\", \"micro_batch\": 4,\n"
+                              " \"global-batch\": 16, \"lr\": 1, \"eps\": 1e-9,\n"
+                              " \"shard_degrees\": [1, 1, 2], \"data\": \"" +
+                                  data + "\"}");
+    ASSERT_EQ(parse({"--name", "c", "--lr", "0.5"}), 0);
+    ASSERT_EQ(read_file(file), 0) << shc_buf_str(&message);
+    EXPECT_STREQ(args.spec.spec.name, "c"); // the command line wins
+    EXPECT_EQ(args.spec.spec.lr, 0.5);
+    EXPECT_STREQ(args.spec.spec.model, "gpt2");
+    EXPECT_EQ(args.spec.spec.micro_batch, 4u);
+    EXPECT_EQ(args.spec.spec.global_batch, 16u);
+    EXPECT_EQ(args.spec.spec.eps, 1e-9);
+    EXPECT_EQ(args.spec.spec.n_shard_degrees, 3u);
+    EXPECT_STREQ(args.spec.spec.data, data.c_str());
+}
+
+TEST_F(Options, StrategyOnTheCommandLineOverridesDegreesInTheFile)
+{
+    const std::string file = dir.write("job.json", "{\"shard-degrees\": [1, 1, 2]}");
+    ASSERT_EQ(parse({"--strategy", "zero3"}), 0);
+    ASSERT_EQ(read_file(file), 0) << shc_buf_str(&message);
+    EXPECT_EQ(args.spec.spec.n_shard_degrees, 0u);
+}
+
+TEST_F(Options, JsonFileRefusals)
+{
+    EXPECT_NE(file_refused("{\"name\": \"x\",\n \"stps\": 5}").find(":2: unknown key \"stps\";"),
+              std::string::npos);
+    EXPECT_NE(file_refused("{\"file\": \"x\"}").find("unknown key \"file\""), std::string::npos);
+    EXPECT_NE(file_refused("{\"steps\": 5,\n oops}").find(":2:"), std::string::npos);
+    EXPECT_NE(file_refused("[1]").find("not a JSON object"), std::string::npos);
+    EXPECT_NE(file_refused("{\"steps\": \"5\"}").find("\"steps\" is not a whole number"),
+              std::string::npos);
+    EXPECT_NE(file_refused("{\"steps\": 5.5}").find("whole number"), std::string::npos);
+    EXPECT_NE(file_refused("{\"steps\": -5}").find("--steps: \"-5\""), std::string::npos);
+    EXPECT_NE(file_refused("{\"name\": 5}").find("\"name\" is not a string"), std::string::npos);
+    EXPECT_NE(file_refused("{\"lr\": true}").find("\"lr\" is not a number"), std::string::npos);
+    EXPECT_NE(file_refused("{\"shard-degrees\": [1, \"2\", 3]}").find("array of whole numbers"),
+              std::string::npos);
+    EXPECT_NE(file_refused("{\"shard-degrees\": []}").find("array of whole numbers"),
+              std::string::npos);
+    EXPECT_NE(file_refused("{\"steps\": 5, \"steps\": 6}").find("duplicate"), std::string::npos);
+    EXPECT_NE(file_refused("{\"seq-len\": 5, \"seq_len\": 6}").find("given twice"),
+              std::string::npos);
+    EXPECT_NE(file_refused("{\"data\": \"/none\"}").find("/none: No such file"),
+              std::string::npos);
+}
