@@ -14,7 +14,11 @@ const char *__tsan_default_options(void)
 
 const char *__tsan_default_suppressions(void)
 {
-    return "race:libgrpc.so\n"
+    /* called_from_lib: what they allocate and copy is no access of ours to race with. */
+    return "called_from_lib:libgrpc.so\n"
+           "called_from_lib:libgpr.so\n"
+           "called_from_lib:libstdc++.so\n"
+           "race:libgrpc.so\n"
            "race:libgpr.so\n"
            "race:libaddress_sorting.so\n"
            "race:libabsl_\n"

@@ -45,9 +45,10 @@ class Call
     Call(grpc_channel *channel, const char *method, int deadline_ms = 30000)
         : cq_(grpc_completion_queue_create_for_next(nullptr))
     {
-        call_ = grpc_channel_create_call(channel, nullptr, GRPC_PROPAGATE_DEFAULTS, cq_,
-                                         grpc_slice_from_copied_string(method), nullptr,
-                                         in_ms(deadline_ms), nullptr);
+        const grpc_slice name = grpc_slice_from_copied_string(method);
+        call_ = grpc_channel_create_call(channel, nullptr, GRPC_PROPAGATE_DEFAULTS, cq_, name,
+                                         nullptr, in_ms(deadline_ms), nullptr);
+        grpc_slice_unref(name);
         grpc_metadata_array_init(&initial_);
         grpc_metadata_array_init(&trailing_);
     }
