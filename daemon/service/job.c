@@ -285,6 +285,7 @@ static int settle(shd_job *job)
     shd_job_wait *rest = job->waits;
     if (rest != NULL) {
         rest->link = &rest;
+        job->waits = NULL;
     }
     shd_jobs_remove(job->jobs, job);
     for (shd_job_wait *w; (w = wait_take(&rest, 1)) != NULL;) {
@@ -419,11 +420,11 @@ static int check_usable(const shd_job *job, shd_error *err)
     return SHD_OK;
 }
 
-int shd_job_push_interactive(shd_job *job, shd_item *item, shd_error *err)
+int shd_job_push_interactive(shd_job *job, shd_item *item, int goes_on, shd_error *err)
 {
     SHD_TRY(check_usable(job, err));
     const uint32_t most = shd_jobs_get_options(job->jobs)->limits.max_queue;
-    if (job->interactive.n >= most) {
+    if (!goes_on && job->interactive.n >= most) {
         return shd_fail(err, SHD_EFULL,
                         "%u calls wait for job %s already (max_queue); try again later", most,
                         job->id);

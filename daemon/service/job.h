@@ -154,9 +154,10 @@ void shd_job_fail_waits(shd_job *job, const shd_error *why);
 
 /* ---- work ---- */
 
-/* Queues an interactive item. SHD_ESTATE when the job's weights are not there, SHD_EFULL at
- * max_queue; then the item stays the caller's. */
-int shd_job_push_interactive(shd_job *job, shd_item *item, shd_error *err);
+/* Queues an interactive item. SHD_ESTATE when the job's weights are not there, SHD_EFULL when
+ * max_queue items wait, unless it goes on with a call that was let in before; on failure the item
+ * stays the caller's. */
+int shd_job_push_interactive(shd_job *job, shd_item *item, int goes_on, shd_error *err);
 
 /* Queues a client-driven item; the caller has checked that it may be. */
 void shd_job_push_training(shd_job *job, shd_item *item);

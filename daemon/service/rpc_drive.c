@@ -402,7 +402,7 @@ static void forward_call(shd_call *call, const ProtobufCMessage *request, void *
     }
     if (rc == SHD_OK) {
         shd_call_callbacks(call, on_forward_gone, NULL, f);
-        rc = shd_job_push_interactive(job, &f->item, &err);
+        rc = shd_job_push_interactive(job, &f->item, 0, &err);
     }
     if (rc < 0) {
         forward_free(f);

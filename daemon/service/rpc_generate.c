@@ -65,7 +65,7 @@ static int ask(generation *g, shd_job *job, shd_error *err)
     }
     SHD_TRY(shd_trainer_check_batch(job->trainer, work, err));
     g->idle = 0;
-    return shd_job_push_interactive(job, &g->item, err);
+    return shd_job_push_interactive(job, &g->item, g->made > 0, err);
 }
 
 static void ask_or_give_up(generation *g)

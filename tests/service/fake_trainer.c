@@ -1,0 +1,376 @@
+#include "tests/service/fake_trainer.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/mem.h"
+
+struct shd_trainer {
+    char name[65];
+    uint32_t world, seq_len;
+    int64_t vocab;
+    uint64_t steps, samples;
+    uint32_t global_batch, accumulated;
+    shd_rank *const *ranks;
+    shd_source *data, *eval;
+    shd_plan plan;
+    int initialised;
+    shd_work *work; /* in flight */
+    int aborted;
+    uint64_t order;
+    shd_trainer *next;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pthread_t thread;
+static shd_trainer *trainers;
+static int manual_mode, running, stopping;
+static fake_hook hook_fn;
+static void *hook_arg;
+static unsigned ended, alive, most_on_a_rank;
+static uint64_t submissions;
+
+void shd_work_init(shd_work *work, shd_work_kind kind)
+{
+    memset(work, 0, sizeof(*work));
+    work->kind = kind;
+    work->lr = work->clip = work->weight_decay = NAN;
+}
+
+void shd_work_fini(shd_work *work)
+{
+    free(work->batch.tokens);
+    free(work->batch.targets);
+    free(work->logprobs);
+    free(work->logits);
+    memset(&work->batch, 0, sizeof(work->batch));
+    work->logprobs = work->logits = NULL;
+}
+
+int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err)
+{
+    (void)threads_per_rank;
+    (void)err;
+    const uint64_t state = (uint64_t)FAKE_STATE_MIB << 20;
+    memset(out, 0, sizeof(*out));
+    out->peak[SHD_TAG_PARAMS] = state / spec->strategy.p;
+    out->peak[SHD_TAG_GRADS] = state / spec->strategy.g;
+    out->peak[SHD_TAG_OPTIMIZER] = 2 * state / spec->strategy.o;
+    out->peak[SHD_TAG_ACTIVATIONS] = (uint64_t)spec->micro_batch * spec->seq_len * 4096;
+    for (int tag = 0; tag < SHD_TAG_COUNT; tag++) {
+        out->total_peak += out->peak[tag];
+    }
+    out->extent = out->total_peak;
+    out->comm_step[SHD_COMM_ALL_GATHER].bytes = 1000;
+    out->parameters = state / 4;
+    out->units = 3;
+    return SHD_OK;
+}
+
+int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
+                       shd_source *data, shd_source *eval, shd_trainer **out, shd_error *err)
+{
+    if (strcmp(spec->name, "short-data") == 0) {
+        shd_source_free(data);
+        shd_source_free(eval);
+        return shd_fail(err, SHD_EDATA, "the data is too short");
+    }
+    shd_trainer *t = shd_calloc(1, sizeof(*t));
+    memcpy(t->name, spec->name, sizeof(t->name));
+    t->world = spec->strategy.world;
+    t->seq_len = spec->seq_len;
+    t->vocab = spec->model.vocab;
+    t->global_batch = spec->global_batch;
+    t->ranks = ranks;
+    t->data = data;
+    t->eval = eval;
+    t->plan = *plan;
+    pthread_mutex_lock(&mutex);
+    t->next = trainers;
+    trainers = t;
+    alive++;
+    pthread_mutex_unlock(&mutex);
+    *out = t;
+    return SHD_OK;
+}
+
+void shd_trainer_free(shd_trainer *t)
+{
+    if (t == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&mutex);
+    if (t->work != NULL) {
+        abort(); /* freed with work in flight */
+    }
+    shd_trainer **at = &trainers;
+    while (*at != t) {
+        at = &(*at)->next;
+    }
+    *at = t->next;
+    alive--;
+    pthread_mutex_unlock(&mutex);
+    shd_source_free(t->data);
+    shd_source_free(t->eval);
+    free(t);
+}
+
+int shd_trainer_check_batch(const shd_trainer *t, const shd_work *work, shd_error *err)
+{
+    const size_t n = (size_t)work->batch.sequences * work->batch.length;
+    for (size_t i = 0; i < n; i++) {
+        if (work->batch.tokens[i] < 0 || work->batch.tokens[i] >= t->vocab) {
+            return shd_fail(err, SHD_EINVAL, "token %d is outside of the vocabulary",
+                            work->batch.tokens[i]);
+        }
+    }
+    return work->batch.length <= t->seq_len
+               ? SHD_OK
+               : shd_fail(err, SHD_EINVAL, "sequence of %u tokens", work->batch.length);
+}
+
+/* Under the mutex. */
+static void count_ranks(void)
+{
+    for (shd_trainer *a = trainers; a != NULL; a = a->next) {
+        for (uint32_t r = 0; a->work != NULL && r < a->world; r++) {
+            unsigned n = 0;
+            for (shd_trainer *b = trainers; b != NULL; b = b->next) {
+                for (uint32_t s = 0; b->work != NULL && s < b->world; s++) {
+                    n += b->ranks[s] == a->ranks[r];
+                }
+            }
+            most_on_a_rank = n > most_on_a_rank ? n : most_on_a_rank;
+        }
+    }
+}
+
+void shd_trainer_submit(shd_trainer *t, shd_work *work)
+{
+    pthread_mutex_lock(&mutex);
+    if (t->work != NULL) {
+        abort(); /* two items at one time */
+    }
+    t->work = work;
+    t->order = ++submissions;
+    count_ranks();
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+}
+
+void shd_trainer_abort(shd_trainer *t)
+{
+    pthread_mutex_lock(&mutex);
+    t->aborted = 1;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+}
+
+static void compute(shd_trainer *t, shd_work *work)
+{
+    const uint64_t positions = (uint64_t)work->batch.sequences * work->batch.length;
+    work->rc = SHD_OK;
+    work->ms = 2.0;
+    switch (work->kind) {
+    case SHD_WORK_INIT: t->initialised = 1; break;
+    case SHD_WORK_DATA_STEP:
+        t->samples += t->global_batch;
+        work->valid_tokens = (uint64_t)t->global_batch * t->seq_len;
+        work->loss = 1.0 / (double)(t->steps + 1);
+        t->steps++;
+        break;
+    case SHD_WORK_FORWARD_BACKWARD:
+        t->accumulated++;
+        t->samples += work->batch.sequences;
+        work->valid_tokens = positions;
+        work->loss = (double)work->batch.tokens[0];
+        break;
+    case SHD_WORK_TRAIN_STEP:
+        t->samples += work->batch.sequences;
+        work->valid_tokens = positions;
+        work->loss = (double)work->batch.tokens[0];
+        t->steps++;
+        t->accumulated = 0;
+        break;
+    case SHD_WORK_OPTIM_STEP:
+        if (t->accumulated == 0) {
+            work->rc = shd_fail(&work->err, SHD_EINVAL, "nothing accumulated");
+            break;
+        }
+        t->steps++;
+        t->accumulated = 0;
+        break;
+    case SHD_WORK_FORWARD:
+        work->valid_tokens = positions;
+        work->loss = 0.5;
+        break;
+    case SHD_WORK_EVAL:
+        work->valid_tokens = 100;
+        work->loss = 0.25;
+        break;
+    case SHD_WORK_NEXT_LOGITS:
+        /* The likeliest token is the last one plus one. */
+        work->logits = shd_calloc((size_t)t->vocab, sizeof(float));
+        work->logits[(work->batch.tokens[work->batch.length - 1] + 1) % t->vocab] = 20.0f;
+        break;
+    }
+    if (work->want_logprobs) {
+        work->logprobs = shd_calloc(positions, sizeof(float));
+        for (uint64_t i = 0; i < positions; i++) {
+            work->logprobs[i] = -(float)i;
+        }
+    }
+    work->grad_norm = 3.0;
+    work->lr_used = isnan(work->lr) ? 0.001 : work->lr;
+    work->step = t->steps;
+    work->samples = t->samples;
+}
+
+/* Under the mutex, which is let go of around the hook and `done`. */
+static void finish(shd_trainer *t)
+{
+    shd_work *work = t->work;
+    char name[65];
+    memcpy(name, t->name, sizeof(name));
+    compute(t, work);
+    if (t->aborted) {
+        work->rc = shd_fail(&work->err, SHD_ECANCELLED, "aborted");
+    }
+    t->work = NULL;
+    ended++;
+    pthread_mutex_unlock(&mutex);
+    if (hook_fn != NULL) {
+        hook_fn(name, work, hook_arg);
+    }
+    work->done(work, work->done_arg);
+    pthread_mutex_lock(&mutex);
+}
+
+static shd_trainer *first_waiting(void)
+{
+    shd_trainer *best = NULL;
+    for (shd_trainer *t = trainers; t != NULL; t = t->next) {
+        if (t->work != NULL && (!manual_mode || t->aborted) &&
+            (best == NULL || t->order < best->order)) {
+            best = t;
+        }
+    }
+    return best;
+}
+
+static void *fake_ranks(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&mutex);
+    while (!stopping) {
+        shd_trainer *t = first_waiting();
+        if (t != NULL) {
+            finish(t);
+        } else {
+            pthread_cond_wait(&changed, &mutex);
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    return NULL;
+}
+
+void fake_start(int manual, fake_hook hook, void *arg)
+{
+    manual_mode = manual;
+    hook_fn = hook;
+    hook_arg = arg;
+    ended = most_on_a_rank = 0;
+    stopping = 0;
+    running = 1;
+    pthread_create(&thread, NULL, fake_ranks, NULL);
+}
+
+void fake_stop(void)
+{
+    if (running) {
+        pthread_mutex_lock(&mutex);
+        stopping = 1;
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&mutex);
+        pthread_join(thread, NULL);
+        running = 0;
+    }
+}
+
+static shd_trainer *named(const char *job_name)
+{
+    shd_trainer *t = trainers;
+    while (t != NULL && strcmp(t->name, job_name) != 0) {
+        t = t->next;
+    }
+    return t;
+}
+
+int fake_finish(const char *job_name)
+{
+    pthread_mutex_lock(&mutex);
+    shd_trainer *t = named(job_name);
+    const int found = t != NULL && t->work != NULL;
+    if (found) {
+        finish(t);
+    }
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+int fake_running(const char *job_name)
+{
+    pthread_mutex_lock(&mutex);
+    shd_trainer *t = named(job_name);
+    const int kind = t != NULL && t->work != NULL ? (int)t->work->kind : -1;
+    pthread_mutex_unlock(&mutex);
+    return kind;
+}
+
+static unsigned read_count(const unsigned *count)
+{
+    pthread_mutex_lock(&mutex);
+    const unsigned n = *count;
+    pthread_mutex_unlock(&mutex);
+    return n;
+}
+
+unsigned fake_ended(void)
+{
+    return read_count(&ended);
+}
+
+unsigned fake_most_on_a_rank(void)
+{
+    return read_count(&most_on_a_rank);
+}
+
+unsigned fake_alive(void)
+{
+    return read_count(&alive);
+}
+
+void shd_trainer_usage(const shd_trainer *t, uint32_t rank, shd_usage out[SHD_TAG_COUNT],
+                       uint64_t *total_peak, uint64_t *reserved)
+{
+    (void)rank;
+    pthread_mutex_lock(&mutex);
+    for (int tag = 0; tag < SHD_TAG_COUNT; tag++) {
+        out[tag].now = out[tag].peak = t->initialised ? t->plan.peak[tag] : 0;
+    }
+    *total_peak = t->initialised ? t->plan.total_peak : 0;
+    *reserved = t->initialised ? t->plan.extent : 0;
+    pthread_mutex_unlock(&mutex);
+}
+
+void shd_trainer_comm(const shd_trainer *t, uint32_t rank, shd_comm_count out[SHD_COMM_KIND_COUNT])
+{
+    (void)rank;
+    memset(out, 0, SHD_COMM_KIND_COUNT * sizeof(*out));
+    pthread_mutex_lock(&mutex);
+    out[SHD_COMM_ALL_GATHER].bytes = t->steps * 1000;
+    pthread_mutex_unlock(&mutex);
+}

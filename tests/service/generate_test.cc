@@ -1,0 +1,180 @@
+// Generate: tokens from the ranks' logits, at the reader's pace.
+#include "tests/service/service.h"
+
+class Generate : public Service
+{
+  protected:
+    std::vector<int32_t> prompt{10};
+    std::vector<std::pair<uint32_t, int32_t>> seen_;
+    Shard__V1__GenerateRequest q = SHARD__V1__GENERATE_REQUEST__INIT;
+
+    void generate(shd_call *c, const std::string &job, uint32_t tokens, double temperature = 0)
+    {
+        q.job = const_cast<char *>(job.c_str());
+        q.prompt = prompt.data();
+        q.n_prompt = prompt.size();
+        q.has_max_tokens_case = SHARD__V1__GENERATE_REQUEST__HAS_MAX_TOKENS_MAX_TOKENS;
+        q.max_tokens = tokens;
+        q.has_temperature_case = SHARD__V1__GENERATE_REQUEST__HAS_TEMPERATURE_TEMPERATURE;
+        q.temperature = temperature;
+        dispatch(c, "Generate", &q.base);
+    }
+    static std::vector<int32_t> tokens(const shd_call *c)
+    {
+        std::vector<int32_t> out;
+        for (const Packed &p : c->sent) {
+            out.push_back(Unpacked<Shard__V1__GenerateResponse>(p)->token);
+        }
+        return out;
+    }
+};
+
+TEST_F(Generate, StreamsAsManyTokensAsAsked)
+{
+    start(false);
+    const std::string id = create_running(Spec("g"), false);
+    Call c = make_call();
+    generate(c.get(), id, 5);
+    turn_until([&] { return c->finished; });
+    ASSERT_TRUE(c->ok()) << c->error;
+    EXPECT_EQ(tokens(c.get()), (std::vector<int32_t>{11, 12, 13, 14, 15}));
+    Unpacked<Shard__V1__GenerateResponse> first(c->sent[0]);
+    EXPECT_NEAR(first->logprob, 0, 1e-4);
+}
+
+TEST_F(Generate, TheContextSlides)
+{
+    start(
+        false,
+        [](const char *, shd_work *work, void *seen) {
+            if (work->kind == SHD_WORK_NEXT_LOGITS) {
+                auto *lengths = static_cast<std::vector<std::pair<uint32_t, int32_t>> *>(seen);
+                lengths->push_back({work->batch.length, work->batch.tokens[0]});
+            }
+        },
+        &seen_);
+    const std::string id = create_running(Spec("g"), false);
+    prompt.assign(254, 0);
+    for (int i = 0; i < 254; i++) {
+        prompt[i] = i;
+    }
+    Call c = make_call();
+    generate(c.get(), id, 600);
+    turn_until([&] { return c->finished; });
+    ASSERT_TRUE(c->ok()) << c->error;
+    ASSERT_EQ(seen_.size(), 600u);
+    for (int i = 0; i < 600; i++) {
+        EXPECT_EQ(seen_[i].first, std::min(254u + i, 256u)) << i;
+        EXPECT_EQ(seen_[i].second, i < 2 ? 0 : (i - 2) % 256) << "the oldest token leaves: " << i;
+    }
+    prompt.assign(1000, 3);
+    Call long_prompt = make_call();
+    generate(long_prompt.get(), id, 1);
+    turn_until([&] { return long_prompt->finished; });
+    EXPECT_TRUE(long_prompt->ok()) << long_prompt->error;
+    EXPECT_EQ(seen_.back().first, 256u);
+}
+
+TEST_F(Generate, ASeedGivesTheSameTextAgain)
+{
+    start(
+        false,
+        [](const char *, shd_work *work, void *) {
+            if (work->kind == SHD_WORK_NEXT_LOGITS) {
+                memset(work->logits, 0, 256 * sizeof(float)); // any token
+            }
+        },
+        nullptr);
+    const std::string id = create_running(Spec("g"), false);
+    Call a = make_call(), b = make_call(), c = make_call();
+    generate(a.get(), id, 30, 1);
+    generate(b.get(), id, 30, 1);
+    q.has_seed_case = SHARD__V1__GENERATE_REQUEST__HAS_SEED_SEED;
+    q.seed = 2;
+    generate(c.get(), id, 30, 1);
+    turn_until([&] { return a->finished && b->finished && c->finished; });
+    EXPECT_EQ(tokens(a.get()), tokens(b.get()));
+    EXPECT_NE(tokens(a.get()), tokens(c.get()));
+}
+
+TEST_F(Generate, ASlowReaderStopsTheWork)
+{
+    start(false);
+    const std::string id = create_running(Spec("g"), false);
+    Call c = make_call();
+    c->room = 3;
+    generate(c.get(), id, 10);
+    turn_until([&] { return c->sent.size() == 3; });
+    turn();
+    const unsigned ended = fake_ended();
+    turn();
+    EXPECT_EQ(fake_ended(), ended);
+    c->read(100);
+    turn_until([&] { return c->finished; });
+    EXPECT_EQ(c->sent.size(), 10u);
+    Call idle = make_call();
+    idle->room = 1;
+    generate(idle.get(), id, 10);
+    turn_until([&] { return idle->sent.size() == 1; });
+    idle->go(); // leaves while it is waited for
+}
+
+TEST_F(Generate, AReaderThatLeavesStopsTheWork)
+{
+    start(true);
+    const std::string id = create_running(Spec("g"), true);
+    Call c = make_call();
+    generate(c.get(), id, 100);
+    finish("g");
+    c->go();
+    finish("g");
+    turn();
+    EXPECT_EQ(fake_running("g"), -1);
+}
+
+TEST_F(Generate, BadRequestsAreNamed)
+{
+    start(false);
+    const std::string id = create_running(Spec("g"), false);
+    auto refused = [&](uint32_t n, double temperature) {
+        Call c = make_call();
+        generate(c.get(), id, n, temperature);
+        EXPECT_EQ(c->code, SHD_EINVAL) << c->error;
+        return c->error;
+    };
+    EXPECT_NE(refused(0, 1).find("max_tokens 0"), std::string::npos);
+    EXPECT_NE(refused(100001, 1).find("100001"), std::string::npos);
+    EXPECT_NE(refused(5, -1).find("temperature -1"), std::string::npos);
+    prompt = {3, 256};
+    EXPECT_NE(refused(5, 1).find("token 1 of the prompt is 256"), std::string::npos);
+    prompt = {-1};
+    EXPECT_NE(refused(5, 1).find("-1"), std::string::npos);
+    prompt.clear();
+    EXPECT_NE(refused(5, 1).find("empty"), std::string::npos);
+    prompt = {1};
+    ref("CancelJob", id);
+    Call c = make_call();
+    generate(c.get(), id, 5);
+    EXPECT_EQ(c->code, SHD_ESTATE);
+}
+
+TEST_F(Generate, TooManyStreamsAreRefused)
+{
+    start(true);
+    const std::string id = create_running(Spec("g"), true);
+    std::vector<Call> calls;
+    for (int i = 0; i < 5; i++) { // one on the ranks, four wait
+        calls.push_back(make_call());
+        generate(calls.back().get(), id, 2);
+        EXPECT_FALSE(calls.back()->finished);
+    }
+    Call c = make_call();
+    generate(c.get(), id, 2);
+    EXPECT_EQ(c->code, SHD_EFULL) << c->error;
+    for (int i = 0; i < 10; i++) {
+        finish("g");
+    }
+    for (const Call &g : calls) {
+        EXPECT_TRUE(g->ok()) << g->error;
+    }
+}
