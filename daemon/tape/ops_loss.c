@@ -4,22 +4,17 @@
 /* Logits that exist at once: enough rows for a fast product, few enough bytes to stay small. */
 enum { LOGITS_BYTES = 32 << 20, LOGITS_ROWS = 1024 };
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/* Rows of one chunk, from the shape alone: equal chunks, at least two of them from 64 rows on. */
+/* Rows of one chunk, from the shape alone: two chunks when they are small enough, else as many of
+ * the largest size as it takes. Never more for fewer rows, so that a batch smaller than the planned
+ * one fits into the planned memory. */
 static int64_t chunk_rows(int64_t R, int64_t V) {
-    int64_t most = LOGITS_BYTES / (V * (int64_t)sizeof(float)) / 32 * 32;
-    if (most < 32) {
-        most = 32;
-    }
-    if (most > LOGITS_ROWS) {
-        most = LOGITS_ROWS;
-    }
-    int64_t chunks = ceil_div(R, most);
-    if (chunks < 2 && R >= 64) {
-        chunks = 2;
-    }
-    return ceil_div(ceil_div(R, chunks), 16) * 16;
+    const int64_t fit = LOGITS_BYTES / (V * (int64_t)sizeof(float)) / 32 * 32;
+    const int64_t most = fit < 32 ? 32 : fit < LOGITS_ROWS ? fit : LOGITS_ROWS;
+    const int64_t half = round_up((R + 1) / 2, 16);
+    const int64_t rows = half < 32 ? round_up(R < 32 ? R : 32, 16) : half;
+    return rows < most ? rows : most;
 }
 
 static void run_chunks(shd_tape *tape, shd_tensor *h, shd_tensor *w, const int32_t *targets,
