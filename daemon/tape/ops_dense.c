@@ -38,10 +38,10 @@ shd_tensor *shd_tape_embedding(shd_tape *tape, shd_tensor *wte, shd_tensor *wpe,
 static int backward_layernorm(shd_tape *tape, shd_node *node) {
     shd_tensor *x = node->in[0], *w = node->in[1], *b = node->in[2], *out = node->out;
     const int64_t R = x->shape[0], C = x->shape[1];
-    int acc_x = 0, acc_w = 0, acc_b = 0;
+    int acc_x = 0, acc_w = 0;
+    float *dw = NULL, *db = NULL;
     float *dx = shd_tape_grad(tape, x, &acc_x);
-    float *dw = shd_tape_grad(tape, w, &acc_w);
-    float *db = shd_tape_grad(tape, b, &acc_b);
+    shd_tape_grad_pair(tape, w, b, &dw, &db, &acc_w);
     void *ws = shd_tape_workspace(tape, tape->ops->layernorm_backward_ws(tape->ctx, R, C));
     if (tape->rc == 0) {
         tape->ops->layernorm_backward(tape->ctx, dx, dw, db, out->grad, x->data, w->data,
@@ -78,9 +78,9 @@ static int backward_linear(shd_tape *tape, shd_node *node) {
     shd_tensor *out = node->out;
     const int w_kn = (int)node->n0;
     const int64_t R = x->shape[0], K = x->shape[1], N = out->shape[1];
-    int acc_x = 0, acc_w = 0, acc_b = 0;
-    float *dw = shd_tape_grad(tape, w, &acc_w);
-    float *db = bias != NULL ? shd_tape_grad(tape, bias, &acc_b) : NULL;
+    int acc_x = 0, acc_w = 0;
+    float *dw = NULL, *db = NULL;
+    shd_tape_grad_pair(tape, w, bias, &dw, &db, &acc_w);
     void *ws = shd_tape_workspace(tape,
                                   tape->ops->linear_backward_weight_ws(tape->ctx, R, N, K));
     if (tape->rc == 0) {

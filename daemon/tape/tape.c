@@ -147,6 +147,19 @@ float *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc) {
     return t->grad;
 }
 
+void shd_tape_grad_pair(shd_tape *tape, shd_tensor *a, shd_tensor *b, float **da, float **db,
+                        int *acc) {
+    int acc_a = 0, acc_b = 0;
+    *da = shd_tape_grad(tape, a, &acc_a);
+    *db = b != NULL ? shd_tape_grad(tape, b, &acc_b) : NULL;
+    *acc = acc_a || acc_b;
+    if (tape->rc < 0 || b == NULL || acc_a == acc_b) {
+        return;
+    }
+    shd_tensor *fresh = acc_a ? b : a;
+    tape->ops->zero(tape->ctx, fresh->grad, (size_t)shd_tensor_numel(fresh) * sizeof(float));
+}
+
 void shd_tape_grad_pass(shd_tape *tape, shd_tensor *from, shd_tensor *to) {
     if (to->grad == NULL && !to->is_param) {
         to->grad = from->grad;

@@ -60,6 +60,11 @@ void shd_tape_push(shd_tape *tape, const shd_node *node);
 /* Where a contribution to t's gradient goes: *acc says whether to add. NULL on failure. */
 float *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc);
 
+/* The same for two tensors whose op adds to both or to neither, as weight and bias: when only one
+ * holds values, the other starts at zero. b may be NULL. */
+void shd_tape_grad_pair(shd_tape *tape, shd_tensor *a, shd_tensor *b, float **da, float **db,
+                        int *acc);
+
 /* Adds `from`'s gradient to `to`'s; takes the buffer over when `to` has none yet. For the last use
  * of `from`'s gradient. */
 void shd_tape_grad_pass(shd_tape *tape, shd_tensor *from, shd_tensor *to);
