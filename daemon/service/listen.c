@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <libgen.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -266,18 +267,28 @@ int shd_listener_open(uv_loop_t *loop, const char *path, uint32_t mode, const ch
     return rc;
 }
 
-int shd_listener_adopt(uv_loop_t *loop, int fd, shd_listen_fn fn, void *arg, shd_listener **out,
-                       shd_error *err)
+char *shd_listen_path_of(int fd)
 {
     struct sockaddr_un address = {.sun_family = AF_UNSPEC};
     socklen_t size = sizeof(address);
-    if (getsockname(fd, (struct sockaddr *)&address, &size) < 0 || address.sun_family != AF_UNIX) {
+    if (getsockname(fd, (struct sockaddr *)&address, &size) < 0 || address.sun_family != AF_UNIX ||
+        size <= offsetof(struct sockaddr_un, sun_path)) {
+        return shd_strdup("");
+    }
+    const size_t n = size - offsetof(struct sockaddr_un, sun_path);
+    return shd_asprintf("%.*s", (int)n, address.sun_path);
+}
+
+int shd_listener_adopt(uv_loop_t *loop, int fd, shd_listen_fn fn, void *arg, shd_listener **out,
+                       shd_error *err)
+{
+    int domain = 0;
+    socklen_t size = sizeof(domain);
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) < 0 || domain != AF_UNIX) {
         close(fd);
         return shd_fail(err, SHD_EINVAL, "the socket of the service manager is not a local one");
     }
-    const size_t n = size - offsetof(struct sockaddr_un, sun_path);
-    char *path = shd_asprintf("%.*s", (int)n, address.sun_path);
-    return start(loop, fd, path, fn, arg, out, err);
+    return start(loop, fd, shd_listen_path_of(fd), fn, arg, out, err);
 }
 
 const char *shd_listener_path(const shd_listener *listener)

@@ -29,6 +29,9 @@ int shd_listener_open(uv_loop_t *loop, const char *path, uint32_t mode, const ch
 int shd_listener_adopt(uv_loop_t *loop, int fd, shd_listen_fn fn, void *arg, shd_listener **out,
                        shd_error *err);
 
+/* The path that a local socket is bound to, "" for one without a file; freed with free(). */
+char *shd_listen_path_of(int fd);
+
 /* The path of the socket. */
 const char *shd_listener_path(const shd_listener *listener);
 
