@@ -236,28 +236,59 @@ static inline void v_stream(float *p, vf x)
 
 #endif
 
-/* Sum of the lanes: halves are added until one lane is left. */
+/* Sum of the lanes: halves are added until one lane is left, in every instruction set alike. */
+static inline float v_sum_128(__m128 x)
+{
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+
+static inline float v_largest_128(__m128 x)
+{
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+
+#if VL == 4
 static inline float v_sum(vf x)
 {
-    float lanes[VL];
-    v_store(lanes, x);
-    for (int half = VL / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; i++) {
-            lanes[i] += lanes[i + half];
-        }
-    }
-    return lanes[0];
+    return v_sum_128(x);
+}
+static inline float v_largest(vf x)
+{
+    return v_largest_128(x);
+}
+#else
+static inline float v_sum_256(__m256 x)
+{
+    return v_sum_128(_mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
+}
+
+static inline float v_largest_256(__m256 x)
+{
+    return v_largest_128(_mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
+}
+#if VL == 8
+static inline float v_sum(vf x)
+{
+    return v_sum_256(x);
+}
+static inline float v_largest(vf x)
+{
+    return v_largest_256(x);
+}
+#else
+static inline float v_sum(vf x)
+{
+    return v_sum_256(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
 }
 
 static inline float v_largest(vf x)
 {
-    float lanes[VL];
-    v_store(lanes, x);
-    for (int i = 1; i < VL; i++) {
-        lanes[0] = lanes[i] > lanes[0] ? lanes[i] : lanes[0];
-    }
-    return lanes[0];
+    return v_largest_256(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
 }
+#endif
+#endif
 
 /* e^x, relative error below 2 units in the last place for x in [-87.3, 88]; 0 below, e^88 above;
  * NaN stays NaN. Cody-Waite reduction to |r| <= ln2/2, then the Taylor-like minimax polynomial of
