@@ -44,7 +44,8 @@ static int whole(const char *flag, uint64_t value, uint64_t least, uint64_t most
 /* least <= value <= most; a NaN fails. */
 static int real(const char *flag, double value, double least, double most, shd_error *err) {
     if (!(value >= least && value <= most)) {
-        return shd_fail(err, SHD_EINVAL, "--%s %g: must be %g to %g", flag, value, least, most);
+        return shd_fail(err, SHD_EINVAL, "--%s %.9g: must be %.9g to %.9g", flag, value, least,
+                        most);
     }
     return 0;
 }
@@ -92,14 +93,12 @@ static int resolve_batch(const Shard__V1__JobSpec *in, shd_spec *out, shd_error 
     const uint64_t global = in->has_global_batch_case ? in->global_batch : round;
     SHD_TRY(whole("global-batch", global, 1, MAX_SEQUENCES, err));
     if (global % round != 0) {
-        const uint64_t below = global / round * round;
         return shd_fail(err, SHD_EINVAL,
-                        "--global-batch %llu does not divide over --ranks %u with --micro-batch %u "
-                        "(%llu sequences a round); the nearest that do are %llu and %llu",
+                        "--global-batch %llu does not divide over --ranks %u with --micro-batch "
+                        "%u; give a multiple of %llu, for example %llu",
                         (unsigned long long)global, world, out->micro_batch,
                         (unsigned long long)round,
-                        (unsigned long long)(below > 0 ? below : round),
-                        (unsigned long long)(below + round));
+                        (unsigned long long)((global / round + 1) * round));
     }
     out->global_batch = (uint32_t)global;
     out->accumulation = (uint32_t)(global / round);
@@ -158,7 +157,8 @@ static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *
     out->eval_batches = in->has_eval_batches_case ? in->eval_batches : 64;
     SHD_TRY(whole("eval-batches", out->eval_batches, 0, MAX_SEQUENCES, err));
     if (out->data_path == NULL) {
-        if (out->eval_every > 0 || in->eval_data[0] != '\0' || in->has_eval_split_case) {
+        if (out->eval_every > 0 || in->eval_data[0] != '\0' ||
+            (in->has_eval_split_case && in->eval_split != 0)) {
             return shd_fail(err, SHD_EINVAL,
                             "--eval-every, --eval-data and --eval-split need --data; a job that "
                             "clients drive is evaluated by Forward");
@@ -202,7 +202,10 @@ static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *o
     if (in->data[0] != '\0') {
         out->data_path = shd_strdup(in->data);
     }
-    SHD_TRY(shd_data_format_parse(in->data_format, &out->data_format, err));
+    const int rc = shd_data_format_parse(in->data_format, &out->data_format, err);
+    if (rc < 0) {
+        return shd_error_prefix(err, rc, "--data-format");
+    }
     SHD_TRY(resolve_batch(in, out, err));
     SHD_TRY(resolve_optimizer(in, out, err));
     SHD_TRY(resolve_eval(in, out, err));

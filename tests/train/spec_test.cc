@@ -1,0 +1,474 @@
+// A job's specification: defaults, every refusal with flag and value, and the way there and back.
+#include "daemon/train/spec.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+using Proto = Shard__V1__JobSpec;
+using Change = std::function<void(Proto *)>;
+
+#define SET(field, Case, v)                                            \
+    [](Proto *p) {                                                     \
+        p->has_##field##_case = SHARD__V1__JOB_SPEC__HAS_##Case##_##Case; \
+        p->field = (v);                                                \
+    }
+#define TEXT(field, v) [](Proto *p) { p->field = const_cast<char *>(v); }
+
+// A small job on a data file, changed by each of `changes`.
+int Resolve(const std::vector<Change> &changes, shd_spec *out, shd_error *err, uint32_t ranks = 4)
+{
+    Proto proto;
+    shard__v1__job_spec__init(&proto);
+    proto.model = const_cast<char *>("gpt-byte-1m");
+    proto.data = const_cast<char *>("/data/text");
+    for (const Change &change : changes) {
+        change(&proto);
+    }
+    return shd_spec_resolve(&proto, ranks, out, err);
+}
+
+const Change kClientDriven = TEXT(data, "");
+
+void Refused(const std::vector<Change> &changes, int code, const std::vector<std::string> &says,
+             uint32_t ranks = 4)
+{
+    shd_spec spec;
+    shd_error err = {};
+    EXPECT_EQ(code, Resolve(changes, &spec, &err, ranks)) << says[0];
+    EXPECT_EQ(code, err.code);
+    for (const std::string &part : says) {
+        EXPECT_NE(std::string::npos, std::string(err.message).find(part))
+            << "'" << err.message << "' lacks '" << part << "'";
+    }
+    EXPECT_EQ(nullptr, spec.data_path) << "nothing is held after a refusal";
+    EXPECT_EQ(nullptr, spec.eval_path);
+    EXPECT_EQ(code, Resolve(changes, &spec, nullptr, ranks));
+}
+
+class Accepted {
+  public:
+    explicit Accepted(const std::vector<Change> &changes, uint32_t ranks = 4)
+    {
+        shd_error err = {};
+        EXPECT_EQ(0, Resolve(changes, &spec, &err, ranks)) << err.message;
+    }
+    ~Accepted() { shd_spec_fini(&spec); }
+    Accepted(const Accepted &) = delete;
+    Accepted &operator=(const Accepted &) = delete;
+    shd_spec spec;
+};
+
+TEST(Defaults, AreTheDocumentedOnes)
+{
+    Accepted a({});
+    const shd_spec &s = a.spec;
+    EXPECT_STREQ("", s.name);
+    EXPECT_STREQ("gpt-byte-1m", s.model_name);
+    EXPECT_STREQ("/data/text", s.data_path);
+    EXPECT_EQ(nullptr, s.eval_path);
+    EXPECT_EQ(SHD_DATA_AUTO, s.data_format);
+    EXPECT_EQ(4u, s.strategy.world) << "all ranks of the daemon";
+    EXPECT_EQ(4u, s.strategy.p) << "zero3";
+    EXPECT_EQ(1000u, s.steps);
+    EXPECT_EQ(8u, s.micro_batch);
+    EXPECT_EQ(32u, s.global_batch);
+    EXPECT_EQ(1u, s.accumulation);
+    EXPECT_EQ(256u, s.seq_len) << "the model's context";
+    EXPECT_EQ(SHD_SCHEDULE_COSINE, s.schedule.kind);
+    EXPECT_EQ(3e-4, s.schedule.lr);
+    EXPECT_DOUBLE_EQ(3e-5, s.schedule.lr_min);
+    EXPECT_EQ(0u, s.schedule.warmup);
+    EXPECT_EQ(1000u, s.schedule.steps);
+    EXPECT_EQ(0.1, s.weight_decay);
+    EXPECT_EQ(0.9, s.beta1);
+    EXPECT_EQ(0.95, s.beta2);
+    EXPECT_EQ(1e-8, s.eps);
+    EXPECT_EQ(1.0, s.clip);
+    EXPECT_EQ(1u, s.seed);
+    EXPECT_EQ(0.0, s.eval_split);
+    EXPECT_EQ(0u, s.eval_every);
+    EXPECT_EQ(64u, s.eval_batches);
+    EXPECT_EQ(10u, s.priority);
+}
+
+TEST(Defaults, OfAJobThatClientsDrive)
+{
+    Accepted a({kClientDriven});
+    EXPECT_EQ(nullptr, a.spec.data_path);
+    EXPECT_EQ(0u, a.spec.steps) << "no end";
+    EXPECT_EQ(SHD_SCHEDULE_CONSTANT, a.spec.schedule.kind) << "no end to decay to";
+    Accepted b({kClientDriven, SET(steps, STEPS, 50)});
+    EXPECT_EQ(50u, b.spec.steps);
+    EXPECT_EQ(SHD_SCHEDULE_COSINE, b.spec.schedule.kind);
+}
+
+TEST(Defaults, WhatIsGivenIsTaken)
+{
+    Accepted a({TEXT(name, "My_job-1.x"), TEXT(strategy, "zero1"), SET(ranks, RANKS, 2),
+                SET(steps, STEPS, 7), SET(micro_batch, MICRO_BATCH, 3),
+                SET(global_batch, GLOBAL_BATCH, 24), SET(seq_len, SEQ_LEN, 100), SET(lr, LR, 0.5),
+                TEXT(schedule, "linear"), SET(warmup, WARMUP, 7), SET(lr_min, LR_MIN, 0.25),
+                SET(weight_decay, WEIGHT_DECAY, 0), SET(beta1, BETA1, 0), SET(beta2, BETA2, 0.5),
+                SET(eps, EPS, 1), SET(clip, CLIP, 0), SET(seed, SEED, UINT64_MAX),
+                SET(eval_split, EVAL_SPLIT, 0.9), SET(eval_every, EVAL_EVERY, 3),
+                SET(eval_batches, EVAL_BATCHES, 0), SET(priority, PRIORITY, 100),
+                TEXT(data_format, "llmc"), TEXT(tokenizer, "bytes"), TEXT(optimizer, "adamw"),
+                TEXT(dtype, "fp32"), TEXT(reduce_dtype, "fp32"), TEXT(determinism, "run"),
+                TEXT(activation_checkpointing, "none"), TEXT(offload_optimizer, "none"),
+                TEXT(offload_params, "none"), TEXT(init_from, "random"),
+                SET(reduction_width, REDUCTION_WIDTH, 2),
+                SET(checkpoint_every, CHECKPOINT_EVERY, 0)});
+    const shd_spec &s = a.spec;
+    EXPECT_STREQ("My_job-1.x", s.name);
+    EXPECT_EQ(2u, s.strategy.world);
+    EXPECT_EQ(1u, s.strategy.g);
+    EXPECT_EQ(2u, s.strategy.o);
+    EXPECT_EQ(7u, s.steps);
+    EXPECT_EQ(3u, s.micro_batch);
+    EXPECT_EQ(24u, s.global_batch);
+    EXPECT_EQ(4u, s.accumulation);
+    EXPECT_EQ(100u, s.seq_len);
+    EXPECT_EQ(SHD_SCHEDULE_LINEAR, s.schedule.kind);
+    EXPECT_EQ(0.5, s.schedule.lr);
+    EXPECT_EQ(0.25, s.schedule.lr_min);
+    EXPECT_EQ(7u, s.schedule.warmup);
+    EXPECT_EQ(7u, s.schedule.steps);
+    EXPECT_EQ(0.0, s.weight_decay);
+    EXPECT_EQ(0.0, s.beta1);
+    EXPECT_EQ(0.5, s.beta2);
+    EXPECT_EQ(1.0, s.eps);
+    EXPECT_EQ(0.0, s.clip);
+    EXPECT_EQ(UINT64_MAX, s.seed);
+    EXPECT_EQ(0.9, s.eval_split);
+    EXPECT_EQ(3u, s.eval_every);
+    EXPECT_EQ(0u, s.eval_batches);
+    EXPECT_EQ(100u, s.priority);
+    EXPECT_EQ(SHD_DATA_LLMC, s.data_format);
+}
+
+TEST(Defaults, OfEvaluation)
+{
+    Accepted a({SET(eval_every, EVAL_EVERY, 10)});
+    EXPECT_EQ(0.1, a.spec.eval_split);
+    Accepted b({SET(eval_every, EVAL_EVERY, 10), TEXT(eval_data, "/data/eval")});
+    EXPECT_STREQ("/data/eval", b.spec.eval_path);
+    EXPECT_EQ(0.0, b.spec.eval_split);
+    Accepted c({SET(eval_split, EVAL_SPLIT, 0.25)});
+    EXPECT_EQ(0.25, c.spec.eval_split) << "kept apart though never evaluated";
+}
+
+TEST(Refusals, Names)
+{
+    static const std::string most(64, 'a'), more(65, 'a');
+    Accepted a({[](Proto *p) { p->name = const_cast<char *>(most.c_str()); }});
+    EXPECT_EQ(most, a.spec.name);
+    Refused({[](Proto *p) { p->name = const_cast<char *>(more.c_str()); }}, SHD_EINVAL,
+            {"--name", "65", "64"});
+    Refused({TEXT(name, "a b")}, SHD_EINVAL, {"--name 'a b'", "letters"});
+    Refused({TEXT(name, "a/b")}, SHD_EINVAL, {"--name 'a/b'"});
+    Refused({TEXT(name, "j\xc3\xb6"
+                        "b")},
+            SHD_EINVAL, {"--name"});
+}
+
+TEST(Refusals, Models)
+{
+    Refused({TEXT(model, "")}, SHD_EINVAL, {"--model is missing", "gpt2"});
+    Refused({TEXT(model, "gpt5")}, SHD_ENOTFOUND, {"--model 'gpt5'", "gpt-byte-1m"});
+    Refused({TEXT(model, "./SmolLM2")}, SHD_EUNSUPPORTED, {"--model './SmolLM2'", "preset"});
+}
+
+TEST(Refusals, WhatThisVersionDoesNotHave)
+{
+    Refused({TEXT(tokenizer, "bpe")}, SHD_EUNSUPPORTED, {"--tokenizer 'bpe'", "bytes"});
+    Refused({TEXT(optimizer, "sgd")}, SHD_EUNSUPPORTED, {"--optimizer 'sgd'", "adamw"});
+    Refused({TEXT(dtype, "bf16")}, SHD_EUNSUPPORTED, {"--dtype 'bf16'", "fp32"});
+    Refused({TEXT(reduce_dtype, "bf16")}, SHD_EUNSUPPORTED, {"--reduce-dtype 'bf16'", "fp32"});
+    Refused({TEXT(activation_checkpointing, "unit")}, SHD_EUNSUPPORTED,
+            {"--activation-checkpointing 'unit'", "none"});
+    Refused({TEXT(offload_optimizer, "host")}, SHD_EUNSUPPORTED,
+            {"--offload-optimizer 'host'", "none"});
+    Refused({TEXT(offload_params, "nvme")}, SHD_EUNSUPPORTED, {"--offload-params 'nvme'", "none"});
+    Refused({TEXT(init_from, "/m")}, SHD_EUNSUPPORTED, {"--init-from '/m'", "random"});
+    Refused({TEXT(determinism, "world")}, SHD_EUNSUPPORTED, {"--determinism 'world'", "strategy"});
+    Refused({SET(checkpoint_every, CHECKPOINT_EVERY, 100)}, SHD_EUNSUPPORTED,
+            {"--checkpoint-every 100"});
+    for (uint32_t width : {0u, 1u, 8u, UINT32_MAX}) {
+        Refused({[width](Proto *p) {
+                    p->has_reduction_width_case =
+                        SHARD__V1__JOB_SPEC__HAS_REDUCTION_WIDTH_REDUCTION_WIDTH;
+                    p->reduction_width = width;
+                }},
+                SHD_EUNSUPPORTED, {"--reduction-width " + std::to_string(width), "(4)"});
+    }
+}
+
+TEST(Refusals, Ranks)
+{
+    Refused({SET(ranks, RANKS, 0)}, SHD_EINVAL, {"--ranks 0", "1 to 64"});
+    Refused({SET(ranks, RANKS, 65)}, SHD_EINVAL, {"--ranks 65", "1 to 64"}, 64);
+    Refused({SET(ranks, RANKS, UINT32_MAX)}, SHD_EINVAL, {"--ranks 4294967295"});
+    Refused({SET(ranks, RANKS, 5)}, SHD_EINVAL, {"--ranks 5", "has 4"});
+}
+
+TEST(Refusals, Strategies)
+{
+    Refused({TEXT(strategy, "zero9")}, SHD_EINVAL, {"--strategy 'zero9'", "zero3"});
+    Refused({TEXT(strategy, "hybrid_shard")}, SHD_EUNSUPPORTED, {"--strategy hybrid_shard"});
+    static uint32_t degrees[3] = {1, 2, 3};
+    Refused({[](Proto *p) {
+                p->n_shard_degrees = 3;
+                p->shard_degrees = degrees;
+            }},
+            SHD_EINVAL, {"--shard-degrees 1,2,3", "G = 2"});
+}
+
+TEST(Refusals, Batches)
+{
+    Refused({SET(micro_batch, MICRO_BATCH, 0)}, SHD_EINVAL, {"--micro-batch 0", "1 to 1048576"});
+    Refused({SET(micro_batch, MICRO_BATCH, UINT32_MAX)}, SHD_EINVAL, {"--micro-batch 4294967295"});
+    Refused({SET(global_batch, GLOBAL_BATCH, 0)}, SHD_EINVAL, {"--global-batch 0"});
+    Refused({SET(global_batch, GLOBAL_BATCH, UINT32_MAX)}, SHD_EINVAL,
+            {"--global-batch 4294967295"});
+    Refused({SET(global_batch, GLOBAL_BATCH, 33)}, SHD_EINVAL,
+            {"--global-batch 33", "--ranks 4", "--micro-batch 8", "multiple of 32", "64"});
+    Refused({SET(global_batch, GLOBAL_BATCH, 1)}, SHD_EINVAL, {"--global-batch 1", "example 32"});
+    // Too many sequences a round, though each number alone is allowed.
+    Refused({SET(micro_batch, MICRO_BATCH, 1048576)}, SHD_EINVAL, {"--global-batch 4194304"});
+    Refused({SET(seq_len, SEQ_LEN, 0)}, SHD_EINVAL, {"--seq-len 0"});
+    Refused({SET(seq_len, SEQ_LEN, 257)}, SHD_EINVAL, {"--seq-len 257", "256"});
+    Refused({SET(seq_len, SEQ_LEN, UINT32_MAX)}, SHD_EINVAL, {"--seq-len 4294967295"});
+    Refused({TEXT(data_format, "csv")}, SHD_EINVAL, {"--data-format", "'csv'", "nanogpt"});
+}
+
+TEST(Refusals, StepsAndSchedules)
+{
+    Refused({SET(steps, STEPS, 0)}, SHD_EINVAL, {"--steps 0", "1 to"});
+    Refused({SET(steps, STEPS, UINT64_MAX)}, SHD_EINVAL, {"--steps 18446744073709551615"});
+    Refused({kClientDriven, SET(steps, STEPS, UINT64_C(1000000001))}, SHD_EINVAL,
+            {"--steps 1000000001", "1000000000"});
+    Refused({TEXT(schedule, "step")}, SHD_EINVAL, {"--schedule 'step'", "cosine"});
+    for (const Change &kind : {Change(TEXT(schedule, "cosine")), Change(TEXT(schedule, "linear"))}) {
+        Refused({kClientDriven, kind}, SHD_EINVAL, {"--schedule", "--steps"});
+    }
+    Refused({SET(steps, STEPS, 10), SET(warmup, WARMUP, 11)}, SHD_EINVAL, {"--warmup 11", "10"});
+    Refused({SET(warmup, WARMUP, UINT64_MAX)}, SHD_EINVAL, {"--warmup 18446744073709551615"});
+    Refused({kClientDriven, SET(warmup, WARMUP, UINT64_MAX)}, SHD_EINVAL, {"--warmup"});
+    Accepted a({kClientDriven, SET(warmup, WARMUP, 1000)});
+    EXPECT_EQ(1000u, a.spec.schedule.warmup);
+}
+
+// Every real-valued field: what is not a number, what is no finite one, and what is out of bounds.
+TEST(Refusals, RealNumbers)
+{
+    struct Field {
+        const char *flag;
+        void (*set)(Proto *, double);
+        std::vector<double> bad;
+        std::vector<std::string> bounds;
+    };
+#define REAL(f, Case)                                                       \
+    [](Proto *p, double v) {                                                \
+        p->has_##f##_case = SHARD__V1__JOB_SPEC__HAS_##Case##_##Case;       \
+        p->f = v;                                                           \
+    }
+    const std::vector<Field> fields = {
+        {"--lr ", REAL(lr, LR), {-1e-9, 100.1}, {"0 to 100"}},
+        {"--lr-min ", REAL(lr_min, LR_MIN), {-1, 101}, {"0 to 100"}},
+        {"--weight-decay ", REAL(weight_decay, WEIGHT_DECAY), {-0.1, 1e3}, {"0 to 100"}},
+        {"--beta1 ", REAL(beta1, BETA1), {-0.5, 1.0, 2.0}, {"0 to 0.9999999"}},
+        {"--beta2 ", REAL(beta2, BETA2), {-0.5, 1.0, 2.0}, {"0 to 0.9999999"}},
+        {"--eps ", REAL(eps, EPS), {0, -1e-8, 1e-31, 1.5}, {"1e-30 to 1"}},
+        {"--clip ", REAL(clip, CLIP), {-1, 1e31}, {"0 to 1e+30"}},
+        {"--eval-split ", REAL(eval_split, EVAL_SPLIT), {-0.1, 0.91, 1.0}, {"0 to 0.9"}},
+    };
+    for (const Field &field : fields) {
+        std::vector<double> bad = field.bad;
+        for (double x : {kInf, -kInf, kNan, 1e308, -1e308}) {
+            bad.push_back(x);
+        }
+        for (double x : bad) {
+            char value[64];
+            snprintf(value, sizeof value, "%.9g", x);
+            std::vector<std::string> says = field.bounds;
+            says.push_back(field.flag + std::string(value));
+            Refused({[&](Proto *p) { field.set(p, x); }}, SHD_EINVAL, says);
+        }
+        // Clients that drive a job get the same checks.
+        if (strcmp(field.flag, "--eval-split ") != 0) {
+            Refused({kClientDriven, [&](Proto *p) { field.set(p, kNan); }}, SHD_EINVAL,
+                    {field.flag});
+        }
+    }
+}
+
+TEST(Refusals, Evaluation)
+{
+    Refused({SET(eval_every, EVAL_EVERY, UINT64_MAX)}, SHD_EINVAL,
+            {"--eval-every 18446744073709551615"});
+    Refused({SET(eval_batches, EVAL_BATCHES, UINT32_MAX)}, SHD_EINVAL,
+            {"--eval-batches 4294967295"});
+    Refused({SET(eval_every, EVAL_EVERY, 5), SET(eval_split, EVAL_SPLIT, 0)}, SHD_EINVAL,
+            {"--eval-every 5", "--eval-split"});
+    Refused({TEXT(eval_data, "/e"), SET(eval_split, EVAL_SPLIT, 0.2)}, SHD_EINVAL,
+            {"--eval-data", "--eval-split 0.2"});
+    Refused({TEXT(eval_data, "/e"), SET(eval_split, EVAL_SPLIT, kNan)}, SHD_EINVAL,
+            {"--eval-split nan"});
+    Refused({kClientDriven, TEXT(eval_data, "/e")}, SHD_EINVAL, {"--eval-data", "--data"});
+    Refused({kClientDriven, SET(eval_every, EVAL_EVERY, 5)}, SHD_EINVAL, {"--eval-every"});
+    Refused({kClientDriven, SET(eval_split, EVAL_SPLIT, 0.1)}, SHD_EINVAL, {"--eval-split"});
+    Refused({kClientDriven, SET(eval_split, EVAL_SPLIT, kNan)}, SHD_EINVAL, {"--eval-split"});
+}
+
+TEST(Refusals, Priorities)
+{
+    Refused({SET(priority, PRIORITY, 0)}, SHD_EINVAL, {"--priority 0", "1 to 100"});
+    Refused({SET(priority, PRIORITY, 101)}, SHD_EINVAL, {"--priority 101"});
+    Refused({SET(priority, PRIORITY, UINT32_MAX)}, SHD_EINVAL, {"--priority 4294967295"});
+}
+
+void ExpectEqual(const shd_spec &a, const shd_spec &b)
+{
+    const auto text = [](const char *s) { return std::string(s != nullptr ? s : "(none)"); };
+    EXPECT_STREQ(a.name, b.name);
+    EXPECT_STREQ(a.model_name, b.model_name);
+    EXPECT_EQ(text(a.data_path), text(b.data_path));
+    EXPECT_EQ(text(a.eval_path), text(b.eval_path));
+    EXPECT_EQ(a.data_format, b.data_format);
+    EXPECT_EQ(a.model.n_layer, b.model.n_layer);
+    EXPECT_EQ(a.model.d_model, b.model.d_model);
+    EXPECT_EQ(a.strategy.world, b.strategy.world);
+    EXPECT_EQ(a.strategy.p, b.strategy.p);
+    EXPECT_EQ(a.strategy.g, b.strategy.g);
+    EXPECT_EQ(a.strategy.o, b.strategy.o);
+    if (a.strategy.p > 1) { // else there is nothing to reshard
+        EXPECT_EQ(a.strategy.reshard_after_forward, b.strategy.reshard_after_forward);
+    }
+    EXPECT_EQ(a.steps, b.steps);
+    EXPECT_EQ(a.micro_batch, b.micro_batch);
+    EXPECT_EQ(a.global_batch, b.global_batch);
+    EXPECT_EQ(a.accumulation, b.accumulation);
+    EXPECT_EQ(a.seq_len, b.seq_len);
+    EXPECT_EQ(a.schedule.kind, b.schedule.kind);
+    EXPECT_EQ(a.schedule.lr, b.schedule.lr);
+    EXPECT_EQ(a.schedule.lr_min, b.schedule.lr_min);
+    EXPECT_EQ(a.schedule.warmup, b.schedule.warmup);
+    EXPECT_EQ(a.schedule.steps, b.schedule.steps);
+    EXPECT_EQ(a.weight_decay, b.weight_decay);
+    EXPECT_EQ(a.beta1, b.beta1);
+    EXPECT_EQ(a.beta2, b.beta2);
+    EXPECT_EQ(a.eps, b.eps);
+    EXPECT_EQ(a.clip, b.clip);
+    EXPECT_EQ(a.seed, b.seed);
+    EXPECT_EQ(a.eval_split, b.eval_split);
+    EXPECT_EQ(a.eval_every, b.eval_every);
+    EXPECT_EQ(a.eval_batches, b.eval_batches);
+    EXPECT_EQ(a.priority, b.priority);
+}
+
+// What a job is shown as is what would make the same job again.
+TEST(ToProto, ThereAndBack)
+{
+    static uint32_t degrees[3] = {1, 2, 4};
+    const std::vector<std::vector<Change>> jobs = {
+        {},
+        {kClientDriven},
+        {kClientDriven, SET(steps, STEPS, 20), SET(warmup, WARMUP, 20), TEXT(name, "n")},
+        {TEXT(strategy, "ddp")},
+        {TEXT(strategy, "zero1"), SET(ranks, RANKS, 3)},
+        {TEXT(strategy, "shard_grad_op"), SET(ranks, RANKS, 2)},
+        {TEXT(strategy, "shard_grad_op"), SET(ranks, RANKS, 1)},
+        {[](Proto *p) {
+            p->n_shard_degrees = 3;
+            p->shard_degrees = degrees;
+        }},
+        {SET(eval_every, EVAL_EVERY, 10)},
+        {SET(eval_every, EVAL_EVERY, 10), TEXT(eval_data, "/e"), TEXT(determinism, "run")},
+        {SET(eval_split, EVAL_SPLIT, 1.0 / 3), SET(lr, LR, 0.1), SET(clip, CLIP, 0),
+         SET(seed, SEED, UINT64_MAX), SET(global_batch, GLOBAL_BATCH, 96),
+         SET(seq_len, SEQ_LEN, 1), SET(priority, PRIORITY, 1), TEXT(schedule, "linear"),
+         TEXT(data_format, "text")},
+    };
+    for (const std::vector<Change> &job : jobs) {
+        Accepted a(job);
+        Proto *proto = shd_spec_to_proto(&a.spec);
+        shd_spec again;
+        shd_error err = {};
+        EXPECT_EQ(0, shd_spec_resolve(proto, 4, &again, &err)) << err.message;
+        ExpectEqual(a.spec, again);
+        shd_spec_fini(&again);
+        // Also over the wire.
+        std::vector<uint8_t> wire(shard__v1__job_spec__get_packed_size(proto));
+        shard__v1__job_spec__pack(proto, wire.data());
+        shard__v1__job_spec__free_unpacked(proto, nullptr);
+        Proto *unpacked = shard__v1__job_spec__unpack(nullptr, wire.size(), wire.data());
+        ASSERT_NE(nullptr, unpacked);
+        EXPECT_EQ(0, shd_spec_resolve(unpacked, 4, &again, &err)) << err.message;
+        ExpectEqual(a.spec, again);
+        shd_spec_fini(&again);
+        shard__v1__job_spec__free_unpacked(unpacked, nullptr);
+    }
+}
+
+TEST(ToProto, EveryFieldIsSet)
+{
+    Accepted a({});
+    Proto *p = shd_spec_to_proto(&a.spec);
+    EXPECT_STREQ("zero3", p->strategy);
+    ASSERT_EQ(3u, p->n_shard_degrees);
+    EXPECT_EQ(4u, p->shard_degrees[0]);
+    EXPECT_STREQ("adamw", p->optimizer);
+    EXPECT_STREQ("cosine", p->schedule);
+    EXPECT_STREQ("fp32", p->dtype);
+    EXPECT_STREQ("strategy", p->determinism);
+    EXPECT_EQ(4u, p->ranks);
+    EXPECT_EQ(4u, p->reduction_width);
+    EXPECT_EQ(1000u, p->steps);
+    EXPECT_EQ(256u, p->seq_len);
+    EXPECT_EQ(0.95, p->beta2);
+    for (int set : {static_cast<int>(p->has_ranks_case), static_cast<int>(p->has_steps_case),
+                    static_cast<int>(p->has_micro_batch_case),
+                    static_cast<int>(p->has_global_batch_case),
+                    static_cast<int>(p->has_seq_len_case), static_cast<int>(p->has_lr_case),
+                    static_cast<int>(p->has_lr_min_case), static_cast<int>(p->has_warmup_case),
+                    static_cast<int>(p->has_weight_decay_case),
+                    static_cast<int>(p->has_beta1_case), static_cast<int>(p->has_beta2_case),
+                    static_cast<int>(p->has_eps_case), static_cast<int>(p->has_clip_case),
+                    static_cast<int>(p->has_reduction_width_case),
+                    static_cast<int>(p->has_seed_case),
+                    static_cast<int>(p->has_checkpoint_every_case),
+                    static_cast<int>(p->has_eval_split_case),
+                    static_cast<int>(p->has_eval_every_case),
+                    static_cast<int>(p->has_eval_batches_case),
+                    static_cast<int>(p->has_priority_case)}) {
+        EXPECT_NE(0, set);
+    }
+    shard__v1__job_spec__free_unpacked(p, nullptr);
+}
+
+TEST(Copy, OwnsItsStrings)
+{
+    shd_spec copy;
+    {
+        Accepted a({TEXT(eval_data, "/e")});
+        shd_spec_copy(&copy, &a.spec);
+        EXPECT_NE(a.spec.data_path, copy.data_path);
+    }
+    EXPECT_STREQ("/data/text", copy.data_path);
+    EXPECT_STREQ("/e", copy.eval_path);
+    shd_spec_fini(&copy);
+    EXPECT_EQ(nullptr, copy.data_path);
+}
+
+}  // namespace
