@@ -139,12 +139,12 @@ static int run(shc_env *env, void *arguments)
     shc_error err;
     int rc;
 
-    if (args->spec.file &&
-        shc_spec_read_file(&args->spec, env->given.flags[0], &env->keep, &message)) {
+    rc = shc_spec_read_file(&args->spec, env->given.flags[0], &env->keep, &message);
+    if (rc)
         rc = shc_usage("%s", shc_buf_str(&message));
-        shc_buf_fini(&message);
+    shc_buf_fini(&message);
+    if (rc)
         return rc;
-    }
     if (!*args->spec.spec.model)
         return shc_usage("--model is missing; give --model MODEL, for example gpt-byte-1m");
     if ((rc = shc_env_connect(env)))

@@ -221,6 +221,8 @@ int shc_spec_read_file(shc_spec_args *args, const unsigned char *given, shc_keep
     size_t n;
     int rc = -1;
 
+    if (!args->file)
+        return 0;
     FILE *file = fopen(args->file, "re");
     if (!file) {
         shc_buf_printf(message, "--file: %s: %s; give a readable file", args->file,

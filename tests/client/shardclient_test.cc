@@ -162,8 +162,8 @@ TEST_F(Client, PathsWithOddCharacters)
 
 TEST_F(Client, DeadlinePasses)
 {
-    FakeDaemon daemon(socket);
     std::atomic<int64_t> given{0};
+    FakeDaemon daemon(socket);
     daemon.on("GetJob", [&](fake_call *call, const std::string &) {
         given = fake_deadline_ms(call);
         fake_wait_gone(call, 20000);
@@ -243,8 +243,8 @@ TEST_F(Client, StreamGivesMessagesInOrderThenEnds)
 
 TEST_F(Client, StreamTimesOutAndGoesOn)
 {
-    FakeDaemon daemon(socket);
     std::atomic<int> go{0};
+    FakeDaemon daemon(socket);
     daemon.on("Watch", [&](fake_call *call, const std::string &) {
         while (!go)
             std::this_thread::sleep_for(std::chrono::milliseconds(10));

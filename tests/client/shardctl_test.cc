@@ -325,6 +325,7 @@ TEST_F(Ctl, SubmitSendsTheSpecification)
     EXPECT_EQ(request->spec->priority, 20u);
     EXPECT_EQ(request->spec->has_lr_case, SHARD__V1__JOB_SPEC__HAS_LR__NOT_SET);
     shard__v1__create_job_request__free_unpacked(request, nullptr);
+    daemon.reset(); // before what its handlers hold
 }
 
 TEST_F(Ctl, SubmitAsksAgainWithTheSameIdWhenTheConnectionBreaks)
@@ -354,6 +355,7 @@ TEST_F(Ctl, SubmitAsksAgainWithTheSameIdWhenTheConnectionBreaks)
     std::lock_guard<std::mutex> guard(lock);
     ASSERT_EQ(ids.size(), 2u);
     EXPECT_EQ(ids[0], ids[1]);
+    daemon.reset(); // before what its handlers hold
 }
 
 TEST_F(Ctl, InterruptDetachesWithZero)
@@ -436,6 +438,7 @@ TEST_F(Ctl, BrokenStreamResumesWithoutGapOrRepetition)
     }
     EXPECT_EQ(expected, 61);
     EXPECT_NE(r.err.find("connecting again"), std::string::npos) << r.err;
+    daemon.reset(); // before what its handlers hold
 }
 
 TEST_F(Ctl, DaemonThatDiesIsThree)
@@ -476,6 +479,7 @@ TEST_F(Ctl, JobThatEndsBetweenTheQuestionAndTheStream)
     const Result r = ctl({"attach", "tale"});
     EXPECT_EQ(r.status, 0);
     EXPECT_EQ(r.out, "tale: done at step 10\n");
+    daemon.reset(); // before what its handlers hold
 }
 
 TEST_F(Ctl, TerminalGetsOneLineRedrawn)
@@ -555,6 +559,7 @@ TEST_F(Ctl, StatusOnceAndWatched)
     EXPECT_EQ(watched.status, 0);
     for (const auto &line : lines(watched.out))
         EXPECT_EQ(Json(line).whole("pid"), 5);
+    daemon.reset(); // before what its handlers hold
 }
 
 TEST_F(Ctl, PlanThatDoesNotFitIsFour)
@@ -629,6 +634,7 @@ TEST_F(Ctl, GenerateBytes)
     const auto objects = lines(json({"generate", "7", "--prompt", "P"}).out);
     ASSERT_EQ(objects.size(), 6u);
     EXPECT_EQ(Json(objects[1]).whole("token"), 0xC3);
+    daemon.reset(); // before what its handlers hold
 }
 
 TEST_F(Ctl, GenerateTokens)
@@ -652,6 +658,7 @@ TEST_F(Ctl, GenerateTokens)
     EXPECT_EQ(ctl({"generate", "7", "--prompt-tokens", "50257"}).status, 2);
     EXPECT_EQ(ctl({"generate", "7", "--prompt-tokens", "1,x"}).status, 2);
     EXPECT_EQ(ctl({"generate", "7", "--prompt", "a", "--prompt-tokens", "1"}).status, 2);
+    daemon.reset(); // before what its handlers hold
 }
 
 TEST_F(Ctl, EvalWeighsByTokens)
@@ -704,6 +711,7 @@ TEST_F(Ctl, EvalWeighsByTokens)
     }
     EXPECT_EQ(Json(json({"eval", "7", "--data", data, "--batches", "1"}).out).whole("tokens"), 32);
     EXPECT_EQ(ctl({"eval", "7", "--data", dir.write("one", "x")}).status, 2);
+    daemon.reset(); // before what its handlers hold
 }
 
 TEST_F(Ctl, Logs)
