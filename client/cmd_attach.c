@@ -15,7 +15,7 @@ static const shc_option options[] = {
      .at = offsetof(attach_args, from),
      .has = offsetof(attach_args, has_from),
      .mark = 1,
-     .help = "show the history from this step first; default: only what comes now"},
+     .help = "show the history from this step first; default: its latest step"},
 };
 static const shc_option_table table = {options, sizeof options / sizeof *options, 0};
 

@@ -4,6 +4,20 @@
 #include "client/job_arg.h"
 #include "client/units.h"
 
+typedef struct logs_args {
+    char *job;
+    uint64_t from;
+} logs_args;
+
+static const shc_option options[] = {
+    {.name = "from",
+     .value = "STEP",
+     .type = SHC_U64,
+     .at = offsetof(logs_args, from),
+     .help = "the first step to look at; default 0"},
+};
+static const shc_option_table table = {options, sizeof options / sizeof *options, 0};
+
 /* States carry the time of day; evaluations and skipped steps are placed by their step. */
 static void line(const shc_env *env, const Shard__V1__Event *e, shc_buf *out, shc_json *json)
 {
@@ -63,7 +77,7 @@ static void line(const shc_env *env, const Shard__V1__Event *e, shc_buf *out, sh
 
 static int run(shc_env *env, void *arguments)
 {
-    const shc_job_args *args = arguments;
+    const logs_args *args = arguments;
     Shard__V1__WatchRequest request = SHARD__V1__WATCH_REQUEST__INIT;
     ProtobufCMessage *message;
     shc_stream *stream;
@@ -76,6 +90,7 @@ static int run(shc_env *env, void *arguments)
         return rc;
     request.job = args->job;
     request.has_from_step_case = SHARD__V1__WATCH_REQUEST__HAS_FROM_STEP_FROM_STEP;
+    request.from_step = args->from;
     if (shc_watch(env->client, &request, &stream, &err))
         return shc_complain(&err);
     while ((got = shc_stream_next(stream, -1, &message, &err)) == SHC_MESSAGE) {
@@ -95,9 +110,10 @@ const shc_command shc_cmd_logs = {
         {
             .name = "logs",
             .about = "Shows what happened to a job: its states, evaluations and skipped steps.",
-            .operands = {SHC_JOB_OPERAND(shc_job_args)},
+            .tables = {&table},
+            .operands = {SHC_JOB_OPERAND(logs_args)},
         },
     .summary = "show states, evaluations and skipped steps",
-    .args_size = sizeof(shc_job_args),
+    .args_size = sizeof(logs_args),
     .run = run,
 };

@@ -38,7 +38,7 @@ static void draw(shc_buf *text, const shc_term *term)
     for (int row = 0; *line && row < term->height - 1; row++) {
         const size_t n = strcspn(line, "\n");
         shc_buf_add(&frame, line, n);
-        shc_buf_puts(&frame, "\033[0m\033[K\r\n");
+        shc_buf_puts(&frame, "\033[0m\033[K\n");
         line += n + (line[n] == '\n');
     }
     shc_buf_puts(&frame, "\033[J");

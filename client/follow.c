@@ -292,7 +292,7 @@ int shc_follow(shc_env *env, const Shard__V1__Job *job, int has_from, uint64_t f
         .id = job->id,
         .name = shc_job_name(job),
         .total = job->spec && job->spec->has_steps_case ? job->spec->steps : 0,
-        .from = has_from ? from : job->step + 1,
+        .from = has_from ? from : job->step,
         .state = job->state,
     };
     shc_error err = {0};

@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* job: as the daemon gave it last. has_from: begin with step `from` of the history; else with what
- * comes after job->step. Gives the exit status: done or detached 0, failed or cancelled 1. */
+/* job: as the daemon gave it last. has_from: begin with step `from` of the history; else with its
+ * latest step. Gives the exit status: done or detached 0, failed or cancelled 1. */
 int shc_follow(shc_env *env, const Shard__V1__Job *job, int has_from, uint64_t from);
 
 #ifdef __cplusplus

@@ -1,6 +1,8 @@
 #include "client/status_view.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/progress.h"
@@ -11,27 +13,78 @@
 
 enum { BAR_CELLS = 16 };
 
-static const char *dot(const shc_term *term)
+/* Items with dots between, on as many lines as the terminal needs. */
+typedef struct items {
+    shc_buf *out;
+    const shc_term *term;
+    size_t indent; /* of further lines */
+    size_t column; /* 0: at the beginning */
+} items;
+
+static void items_open(items *i, size_t indent)
 {
-    return term->utf8 ? " \xC2\xB7 " : " | ";
+    shc_buf_fill(i->out, ' ', indent);
+    i->indent = indent + 2;
+    i->column = 0;
+}
+
+static void items_close(items *i)
+{
+    shc_buf_puts(i->out, "\n");
+}
+
+/* `style`: shc_bold, shc_dim or NULL. */
+static void item(items *i, const char *(*style)(const shc_term *), const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void item(items *i, const char *(*style)(const shc_term *), const char *fmt, ...)
+{
+    va_list ap;
+    char *raw = NULL;
+    shc_buf text = {0};
+
+    va_start(ap, fmt);
+    if (vasprintf(&raw, fmt, ap) < 0)
+        abort();
+    va_end(ap);
+    shc_text_clean(&text, raw);
+    free(raw);
+    const size_t width = shc_text_width(shc_buf_str(&text));
+    if (!i->column) {
+        i->column = i->indent - 2;
+    } else if (i->term->width > 0 && i->column + 3 + width > (size_t)i->term->width) {
+        shc_buf_puts(i->out, "\n");
+        shc_buf_fill(i->out, ' ', i->indent);
+        i->column = i->indent;
+    } else {
+        shc_buf_puts(i->out, i->term->utf8 ? " \xC2\xB7 " : " | ");
+        i->column += 3;
+    }
+    if (style)
+        shc_buf_puts(i->out, style(i->term));
+    shc_buf_puts(i->out, shc_buf_str(&text));
+    if (style)
+        shc_buf_puts(i->out, shc_plain(i->term));
+    i->column += width;
+    shc_buf_fini(&text);
 }
 
 static void header(shc_buf *out, const shc_term *term, const Shard__V1__StatusResponse *s)
 {
     char text[SHC_UNIT_LEN];
+    items i = {.out = out, .term = term};
 
-    shc_buf_printf(out, "%sshardd ", shc_bold(term));
-    shc_text_clean(out, s->version);
-    shc_buf_printf(out, "%s%sup %s%spid %u", shc_plain(term), dot(term),
-                   shc_format_hms(text, s->uptime_s), dot(term), s->pid);
-    shc_buf_printf(out, "%sresident %s%s%u connection%s\n", dot(term),
-                   shc_format_bytes(text, s->resident), dot(term), s->connections,
-                   s->connections == 1 ? "" : "s");
-    shc_buf_printf(out, "%ssocket ", shc_dim(term));
-    shc_text_clean(out, s->socket);
-    shc_buf_printf(out, "%sstate ", dot(term));
-    shc_text_clean(out, s->state_dir);
-    shc_buf_printf(out, "%s\n", shc_plain(term));
+    items_open(&i, 0);
+    item(&i, shc_bold, "shardd %s", s->version);
+    item(&i, NULL, "up %s", shc_format_hms(text, s->uptime_s));
+    item(&i, NULL, "pid %u", s->pid);
+    item(&i, NULL, "resident %s", shc_format_bytes(text, s->resident));
+    item(&i, NULL, "%u connection%s", s->connections, s->connections == 1 ? "" : "s");
+    items_close(&i);
+    items_open(&i, 0);
+    item(&i, shc_dim, "socket %s", s->socket);
+    item(&i, shc_dim, "state %s", s->state_dir);
+    items_close(&i);
 }
 
 static void ranks(shc_buf *out, const shc_term *term, const Shard__V1__StatusResponse *s)
@@ -73,61 +126,66 @@ static void job_lines(shc_buf *out, const shc_term *term, const Shard__V1__JobSt
     const Shard__V1__JobSpec *spec = job->spec;
     shc_buf strategy = {0};
     char text[SHC_UNIT_LEN];
+    items i = {.out = out, .term = term};
 
-    shc_buf_printf(out, "\n%s", shc_bold(term));
-    shc_text_clean(out, shc_job_name(job));
-    shc_buf_puts(out, shc_plain(term));
-    if (strcmp(shc_job_name(job), job->id)) {
-        shc_buf_puts(out, " (job ");
-        shc_text_clean(out, job->id);
-        shc_buf_puts(out, ")");
-    }
-    shc_buf_printf(out, "%s%s%sstep %" PRIu64, dot(term), shc_state_name(job->state), dot(term),
-                   job->step);
+    shc_buf_puts(out, "\n");
+    items_open(&i, 0);
+    item(&i, shc_bold, "%s", shc_job_name(job));
+    if (strcmp(shc_job_name(job), job->id))
+        item(&i, NULL, "job %s", job->id);
+    item(&i, NULL, "%s", shc_state_name(job->state));
     if (spec && spec->steps)
-        shc_buf_printf(out, "/%" PRIu64, spec->steps);
-    if (job->last)
-        shc_buf_printf(out, "%sloss %.4f%s%s tokens/s", dot(term), job->last->loss, dot(term),
-                       shc_format_count(text, job->last->tokens_per_s));
-    if (job->last_eval)
-        shc_buf_printf(out, "%seval %.4f at %" PRIu64, dot(term), job->last_eval->loss,
-                       job->last_eval->step);
-    if (s->skipped_steps)
-        shc_buf_printf(out, "%s%" PRIu64 " skipped", dot(term), s->skipped_steps);
-    shc_buf_puts(out, "\n");
-    if (*job->reason) {
-        shc_buf_puts(out, "  ");
-        shc_text_clean(out, job->reason);
-        shc_buf_puts(out, "\n");
+        item(&i, NULL, "step %" PRIu64 "/%" PRIu64, job->step, spec->steps);
+    else
+        item(&i, NULL, "step %" PRIu64, job->step);
+    if (job->last) {
+        item(&i, NULL, "loss %.4f", job->last->loss);
+        item(&i, NULL, "%s tokens/s", shc_format_count(text, job->last->tokens_per_s));
     }
+    if (job->last_eval)
+        item(&i, NULL, "eval %.4f at step %" PRIu64, job->last_eval->loss, job->last_eval->step);
+    if (s->skipped_steps)
+        item(&i, NULL, "%" PRIu64 " skipped", s->skipped_steps);
+    if (*job->reason)
+        item(&i, NULL, "%s", job->reason);
+    items_close(&i);
 
-    shc_buf_puts(out, "  ");
-    shc_text_clean(out, spec ? spec->model : "");
-    shc_buf_printf(out, "%s%s parameters%s", dot(term),
-                   shc_format_count(text, (double)job->parameters), dot(term));
-    shc_buf_puts(out, shc_view_strategy(&strategy, s->strategy, job->degrees, job->n_degrees));
-    if (job->n_degrees >= 4)
-        shc_buf_printf(out, " p,g,o %u,%u,%u of %u ranks", job->degrees[0], job->degrees[1],
-                       job->degrees[2], job->degrees[3]);
+    items_open(&i, 2);
     if (spec)
-        shc_buf_printf(out, "%sbatch %u = %u x %u x %zu of %u tokens", dot(term),
-                       spec->global_batch, spec->micro_batch, s->accumulation, job->n_rank_ids,
-                       spec->seq_len);
-    shc_buf_puts(out, "\n  params ");
-    shc_text_clean(out, s->param_dtype);
-    shc_buf_puts(out, ", reduce ");
-    shc_text_clean(out, s->reduce_dtype);
-    shc_buf_puts(out, ", master ");
-    shc_text_clean(out, s->master_dtype);
-    shc_buf_puts(out, ", moments ");
-    shc_text_clean(out, s->moment_dtype);
-    shc_buf_printf(out, "%sdeterminism ", dot(term));
-    shc_text_clean(out, s->determinism);
-    shc_buf_printf(out, " (width %u)%s%u queued%s%u watching%sowner ", s->reduction_width,
-                   dot(term), s->queued, dot(term), s->watchers, dot(term));
-    shc_text_clean(out, job->owner);
-    shc_buf_puts(out, "\n");
+        item(&i, NULL, "%s", spec->model);
+    item(&i, NULL, "%s parameters", shc_format_count(text, (double)job->parameters));
+    shc_view_strategy(&strategy, s->strategy, job->degrees, job->n_degrees);
+    if (job->n_degrees >= 4)
+        item(&i, NULL, "%s p,g,o %u,%u,%u of %u ranks", shc_buf_str(&strategy), job->degrees[0],
+             job->degrees[1], job->degrees[2], job->degrees[3]);
+    else
+        item(&i, NULL, "%s", shc_buf_str(&strategy));
+    if (spec)
+        item(&i, NULL, "batch %u = %u x %u x %zu of %u tokens", spec->global_batch,
+             spec->micro_batch, s->accumulation, job->n_rank_ids, spec->seq_len);
+    items_close(&i);
+    items_open(&i, 2);
+    item(&i, NULL, "params %s, reduce %s, master %s, moments %s", s->param_dtype, s->reduce_dtype,
+         s->master_dtype, s->moment_dtype);
+    item(&i, NULL, "determinism %s (width %u)", s->determinism, s->reduction_width);
+    item(&i, NULL, "%u queued", s->queued);
+    item(&i, NULL, "%u watching", s->watchers);
+    item(&i, NULL, "owner %s", job->owner);
+    items_close(&i);
     shc_buf_fini(&strategy);
+}
+
+static void job_block(shc_buf *out, const shc_term *term, const Shard__V1__JobStatus *s)
+{
+    job_lines(out, term, s);
+    if (s->n_memory) {
+        shc_buf_puts(out, "\n");
+        shc_view_memory(out, term, s->memory, s->n_memory, 1);
+    }
+    if (s->n_comm) {
+        shc_buf_puts(out, "\n");
+        shc_view_comm(out, term, s->comm, s->n_comm, 1);
+    }
 }
 
 void shc_status_render(shc_buf *out, const shc_term *term, const Shard__V1__StatusResponse *status)
@@ -136,20 +194,13 @@ void shc_status_render(shc_buf *out, const shc_term *term, const Shard__V1__Stat
     ranks(out, term, status);
     if (!status->n_jobs)
         shc_buf_puts(out, "\nno jobs; shardctl submit makes one\n");
-    for (size_t i = 0; i < status->n_jobs; i++) {
-        const Shard__V1__JobStatus *s = status->jobs[i];
-        if (!s->job)
-            continue;
-        job_lines(out, term, s);
-        if (s->n_memory) {
-            shc_buf_puts(out, "\n");
-            shc_view_memory(out, term, s->memory, s->n_memory, 1);
+    /* Jobs at work first: a screen may end before those that are over. */
+    for (int over = 0; over < 2; over++)
+        for (size_t i = 0; i < status->n_jobs; i++) {
+            const Shard__V1__JobStatus *s = status->jobs[i];
+            if (s->job && shc_state_final(s->job->state) == over)
+                job_block(out, term, s);
         }
-        if (s->n_comm) {
-            shc_buf_puts(out, "\n");
-            shc_view_comm(out, term, s->comm, s->n_comm, 1);
-        }
-    }
 }
 
 static void json_job_status(shc_json *json, const Shard__V1__JobStatus *s)

@@ -141,7 +141,8 @@ TEST(StatusView, Golden)
         "   0  cpu     avx2        1   93%  1.0 GiB  4.0 GiB  [####............]\n"
         "   1  cpu     avx2        1   93%  1.0 GiB  4.0 GiB  [####............]\n"
         "\n"
-        "tale (job 7) | running | step 120/300 | loss 2.1234 | 12.3k tokens/s | eval 2.2000 at 100\n"
+        "tale | job 7 | running | step 120/300 | loss 2.1234 | 12.3k tokens/s"
+        " | eval 2.2000 at step 100\n"
         "  gpt-byte-1m | 842k parameters | zero3 p,g,o 2,2,2 of 2 ranks"
         " | batch 8 = 2 x 2 x 2 of 16 tokens\n"
         "  params fp32, reduce fp32, master fp32, moments fp32 | determinism strategy (width 2)"
@@ -181,8 +182,40 @@ TEST(StatusView, NoJobsAndStyles)
     EXPECT_NE(world.render().find("no jobs; shardctl submit makes one\n"), std::string::npos);
     shc_term term{};
     term.style = term.utf8 = 1;
-    EXPECT_NE(World().render(term).find("\033[1mtale\033[0m (job 7) \xC2\xB7 running"),
+    EXPECT_NE(World().render(term).find("\033[1mtale\033[0m \xC2\xB7 job 7 \xC2\xB7 running"),
               std::string::npos);
+}
+
+TEST(StatusView, LinesBreakWhereTheTerminalEnds)
+{
+    shc_term term{};
+    term.width = 60;
+    const std::string out = World().render(term);
+    EXPECT_NE(out.find("tale | job 7 | running | step 120/300 | loss 2.1234\n"
+                       "  12.3k tokens/s | eval 2.2000 at step 100\n"),
+              std::string::npos)
+        << out;
+    size_t at = 0;
+    for (size_t end; (end = out.find('\n', at)) != std::string::npos; at = end + 1) {
+        if (out.substr(at, 4) != "RANK" && out.substr(at, 3) != "   ") {
+            EXPECT_LE(end - at, 60u) << out.substr(at, end - at);
+        }
+    }
+}
+
+TEST(StatusView, JobsAtWorkComeFirst)
+{
+    World world;
+    TestJob over(10, 10, SHARD__V1__JOB_STATE__JOB_STATE_DONE);
+    over.spec.name = const_cast<char *>("over");
+    Shard__V1__JobStatus status = SHARD__V1__JOB_STATUS__INIT;
+    status.job = &over.job;
+    Shard__V1__JobStatus *jobs[] = {&status, &world.job_status};
+    world.status.jobs = jobs;
+    world.status.n_jobs = 2;
+    const std::string out = world.render();
+    EXPECT_LT(out.find("\ntale | job 7"), out.find("\nover | job 7"));
+    EXPECT_NE(out.find("\nover | job 7"), std::string::npos);
 }
 
 // Every object with "planned" has now and peak beside it.
