@@ -9,7 +9,8 @@
  *    code gives an element the same bits whether it falls into a vector body or a remainder.
  *  - `acc` nonzero adds to the output, zero overwrites it (then the old contents are not read).
  *  - Nothing allocates. Scratch comes in as `ws`, whose size in bytes the *_ws function of the same
- *    table gives; the null backend gives the same sizes as the backend it stands for.
+ *    table gives; the null backend gives the same sizes as the backend it stands for. A size never
+ *    shrinks when rows or tokens grow, so that what suffices for a batch suffices for a smaller one.
  *  - Nothing fails: shapes are checked by the tape when a graph is made. */
 #ifndef SHD_KERNELS_OPS_H
 #define SHD_KERNELS_OPS_H

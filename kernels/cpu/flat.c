@@ -6,11 +6,16 @@
 #define GRAIN 32768
 #define BLOCK 256
 
+/* From this size on a sum does not stay in cache, and storing past the cache saves reading what is
+ * overwritten. */
+#define STREAM_ELEMENTS ((int64_t)4 << 20)
+
 typedef struct tree_args {
     float *out;
     const float *const *in;
     int64_t V;
     int acc;
+    int stream; /* out is aligned and large */
 } tree_args;
 
 /* The tree by a stack: after input v there is one partial sum for each set bit of v + 1, and
@@ -38,7 +43,11 @@ static inline void put(const tree_args *t, int64_t i, vf sum)
     if (t->acc) {
         sum = v_load(t->out + i) + sum;
     }
-    v_store(t->out + i, sum);
+    if (t->stream) {
+        v_stream(t->out + i, sum);
+    } else {
+        v_store(t->out + i, sum);
+    }
 }
 
 static inline void tree_loop(const tree_args *t, int64_t V, int64_t begin, int64_t end)
@@ -75,12 +84,16 @@ static void tree_range(void *arg, int64_t begin, int64_t end, int worker)
     default:
         tree_loop(t, t->V, begin, end);
     }
+    if (t->stream) {
+        _mm_sfence();
+    }
 }
 
 void SHD_FN(tree_sum)(const shd_opctx *ctx, float *out, const float *const *in, int64_t V,
                       int64_t n, int acc)
 {
-    tree_args t = {out, in, V, acc};
+    tree_args t = {out, in, V, acc, 0};
+    t.stream = !acc && n >= STREAM_ELEMENTS && (uintptr_t)out % sizeof(vf) == 0;
     shd_cpu_parallel(ctx, n, GRAIN, tree_range, &t);
 }
 

@@ -117,7 +117,9 @@ static int64_t chunk_count(int64_t R)
 size_t SHD_FN(layernorm_backward_ws)(const shd_opctx *ctx, int64_t R, int64_t C)
 {
     (void)ctx;
-    return (size_t)(chunk_count(R) * 2 * C) * sizeof(float);
+    /* At most 32 chunks; near there more rows can make fewer, but never ask for less. */
+    const int64_t chunks = R < 256 ? chunk_count(R) : 32;
+    return (size_t)(chunks * 2 * C) * sizeof(float);
 }
 
 typedef struct back_args {
