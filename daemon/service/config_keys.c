@@ -56,7 +56,7 @@ const shd_key shd_keys[SHD_N_KEYS] = {
     {"max_stream_buffer", NULL, SHD_KEY_BYTES, AT(max_stream_buffer), KI, 1024 * 1024 * KI, "1M", 0,
      "messages that wait for a slow reader of a stream"},
     {"stop_grace_ms", NULL, SHD_KEY_COUNT, AT(stop_grace_ms), 0, 86400000, "60000", 0,
-     "milliseconds that calls in flight get at a stop"},
+     "milliseconds that running steps and calls get at a stop; then they are cancelled"},
     {"watch_history", NULL, SHD_KEY_COUNT, AT(watch_history), 1, 100000000, "1000000", 0,
      "step results kept of each job"},
 };

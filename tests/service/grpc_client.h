@@ -209,12 +209,20 @@ struct Reply {
     std::string message, errno_text, bytes;
 };
 
+// gRPC core, from the first channel to the end of the process.
+struct Library {
+    Library() { grpc_init(); }
+    ~Library() { grpc_shutdown(); }
+    static void use() { static Library library; }
+};
+
 // One connection of its own.
 class Channel
 {
   public:
     explicit Channel(const std::string &path)
     {
+        Library::use();
         grpc_arg args[2] = {};
         args[0].type = args[1].type = GRPC_ARG_INTEGER;
         args[0].key = const_cast<char *>(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL);
@@ -229,6 +237,7 @@ class Channel
     // Over a socket that is connected already; takes the fd.
     explicit Channel(int fd)
     {
+        Library::use();
         grpc_channel_credentials *creds = grpc_insecure_credentials_create();
         channel_ = grpc_channel_create_from_fd("test", fd, creds, nullptr);
         grpc_channel_credentials_release(creds);
