@@ -200,16 +200,17 @@ static void backward_chunks(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* Adds up one of dw, db over the chunks, in order, for a range of columns. */
-static void combine(float *out, const float *partial, const back_args *t, int64_t begin,
-                    int64_t end)
+/* Adds up one of dw, db over the chunks, in order. */
+static void combine(float *restrict out, const float *restrict partial, int64_t chunks, int64_t C,
+                    int acc)
 {
-    for (int64_t i = begin; i < end; i++) {
-        float sum = t->acc_dw ? out[i] : 0.0f;
-        for (int64_t chunk = 0; chunk < chunk_count(t->R); chunk++) {
-            sum += partial[chunk * 2 * t->C + i];
+    if (!acc) {
+        memset(out, 0, (size_t)C * sizeof(float));
+    }
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        for (int64_t i = 0; i < C; i++) {
+            out[i] += partial[chunk * 2 * C + i];
         }
-        out[i] = sum;
     }
 }
 
@@ -220,6 +221,6 @@ void SHD_FN(layernorm_backward)(const shd_opctx *ctx, float *dx, float *dw, floa
 {
     back_args t = {dx, dw, db, dout, x, w, mean, rstd, R, C, acc_dx, acc_dw, ws};
     shd_cpu_parallel(ctx, chunk_count(R), 1, backward_chunks, &t);
-    combine(dw, t.partial, &t, 0, C);
-    combine(db, t.partial + C, &t, 0, C);
+    combine(dw, t.partial, chunk_count(R), C, acc_dw);
+    combine(db, t.partial + C, chunk_count(R), C, acc_dw);
 }
