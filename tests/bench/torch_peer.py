@@ -2,7 +2,7 @@
 """The PyTorch side of the benchmark: trains GPT-2 shapes in eager mode, fp32, on the CPU, as fast as it can.
 
 usage: torch_peer.py --shape NAME [--vocab N] [--threads 2] [--optimizer fused|foreach]
-                     [--steps N] [--repetitions N] [--serve]
+                     [--wait active|passive] [--steps N] [--repetitions N] [--serve]
 
 Prints one JSON line for each repetition: shape, vocab, steps, tokens, seconds, tokens_per_s, loss. With --serve it
 does what standard input says, a line each: "step N" (one repetition of N steps), "probe" (GFLOP/s of a fixed matrix
@@ -17,11 +17,15 @@ import os
 import sys
 import time
 
-# Memory that was touched once is kept, in huge pages: otherwise page faults take a third of the time. The allocator
-# reads this at its start.
-_MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=17179869184"
-if os.environ.get("GLIBC_TUNABLES") != _MALLOC:
-    os.environ["GLIBC_TUNABLES"] = _MALLOC
+# What the C libraries read at their start. Memory that was touched once is kept, in huge pages: otherwise page faults
+# take a third of the time. Whether idle threads spin is a matter of the machine: see --wait.
+_ENVIRONMENT = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:"
+                      "glibc.malloc.trim_threshold=17179869184",
+    "OMP_WAIT_POLICY": "passive" if "passive" in sys.argv else "active",
+}
+if any(os.environ.get(key) != value for key, value in _ENVIRONMENT.items()):
+    os.environ.update(_ENVIRONMENT)
     os.execv(sys.executable, [sys.executable] + sys.argv)
 
 import torch
@@ -111,6 +115,7 @@ def main():
     parser.add_argument("--vocab", type=int, help="padded vocabulary (default: the shape's own)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--optimizer", choices=("fused", "foreach"), default="fused")
+    parser.add_argument("--wait", choices=("active", "passive"), default="active", help="what idle threads do")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--serve", action="store_true")
