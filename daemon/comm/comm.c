@@ -196,6 +196,11 @@ void shd_comm_abort(shd_comm *comm, int code, const char *message)
     comm->vtable->abort(comm, code, message);
 }
 
+int shd_comm_check(const shd_comm *comm, shd_error *err)
+{
+    return shd_comm_family_check(comm->family, err);
+}
+
 void shd_comm_counts(const shd_comm *comm, shd_comm_count out[SHD_COMM_KIND_COUNT])
 {
     for (int i = 0; i < SHD_COMM_KIND_COUNT; i++) {

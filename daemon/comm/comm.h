@@ -93,6 +93,9 @@ int shd_comm_barrier(shd_comm *comm, shd_error *err);
  * all arrived still completes. Any thread. The first abort wins. */
 void shd_comm_abort(shd_comm *comm, int code, const char *message);
 
+/* 0, or what the communicator was aborted with: for long work between collectives. Any thread. */
+int shd_comm_check(const shd_comm *comm, shd_error *err);
+
 /* Copies of the counters; any thread. */
 void shd_comm_counts(const shd_comm *comm, shd_comm_count out[SHD_COMM_KIND_COUNT]);
 

@@ -372,6 +372,17 @@ TEST(CommAbort, WakesEveryBlockedRankAndFailsLaterCalls)
     }
 }
 
+TEST(CommAbort, IsSeenBetweenCollectives)
+{
+    Group group(1);
+    shd_error err;
+    EXPECT_EQ(shd_comm_check(group.comms[0], &err), 0);
+    shd_comm_abort(group.comms[0], SHD_ECANCELLED, "cancelled");
+    EXPECT_EQ(shd_comm_check(group.comms[0], &err), SHD_ECANCELLED);
+    EXPECT_STREQ(err.message, "cancelled");
+    ExpectSame(CountsOf(group.comms[0]), Counts{});
+}
+
 TEST(CommAbort, OfASingleRank)
 {
     Group group(1);
