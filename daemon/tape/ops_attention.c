@@ -16,6 +16,12 @@ static shd_attn_shape shape_of(int64_t rows, int64_t channels, int64_t heads, in
                             .scale = (float)(1.0 / sqrt((double)D))};
 }
 
+/* Scratch for the longest sequences that there may be. */
+static void *workspace(shd_tape *tape, shd_attn_shape shape, int backward) {
+    shape.T = shd_tape_tokens_held(tape, shape.T);
+    return shd_tape_workspace(tape, tape->ops->attention_ws(tape->ctx, &shape, backward));
+}
+
 static int backward_attention(shd_tape *tape, shd_node *node) {
     shd_tensor *qkv = node->in[0], *out = node->out;
     const int64_t C = out->shape[1];
@@ -26,7 +32,7 @@ static int backward_attention(shd_tape *tape, shd_node *node) {
     }
     int acc = 0;
     float *d = shd_tape_grad(tape, qkv, &acc);
-    void *ws = shd_tape_workspace(tape, tape->ops->attention_ws(tape->ctx, &shape, 1));
+    void *ws = workspace(tape, shape, 1);
     if (tape->rc == 0) {
         tape->ops->attention_backward(tape->ctx, d, d + C, d + 2 * C, out->grad, out->data,
                                       node->saved[0], qkv->data, qkv->data + C, qkv->data + 2 * C,
@@ -49,8 +55,11 @@ shd_tensor *shd_tape_attention(shd_tape *tape, shd_tensor *qkv, int64_t heads, i
     }
     const shd_attn_shape shape = shape_of(R, C, heads, tokens);
     shd_tensor *out = shd_tape_tensor(tape, R, C);
-    float *lse = tape->recording ? shd_tape_take(tape, SHD_TAG_ACTIVATIONS, R * heads) : NULL;
-    void *ws = shd_tape_workspace(tape, tape->ops->attention_ws(tape->ctx, &shape, 0));
+    float *lse = NULL;
+    if (tape->recording) {
+        lse = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tape_rows_held(tape, R) * heads);
+    }
+    void *ws = workspace(tape, shape, 0);
     if (tape->rc == 0) {
         tape->ops->attention_forward(tape->ctx, out->data, lse, qkv->data, qkv->data + C,
                                      qkv->data + 2 * C, &shape, ws);

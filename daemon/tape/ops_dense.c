@@ -42,7 +42,8 @@ static int backward_layernorm(shd_tape *tape, shd_node *node) {
     float *dw = NULL, *db = NULL;
     float *dx = shd_tape_grad(tape, x, &acc_x);
     shd_tape_grad_pair(tape, w, b, &dw, &db, &acc_w);
-    void *ws = shd_tape_workspace(tape, tape->ops->layernorm_backward_ws(tape->ctx, R, C));
+    void *ws = shd_tape_workspace(
+        tape, tape->ops->layernorm_backward_ws(tape->ctx, shd_tape_rows_held(tape, R), C));
     if (tape->rc == 0) {
         tape->ops->layernorm_backward(tape->ctx, dx, dw, db, out->grad, x->data, w->data,
                                       node->saved[0], node->saved[1], R, C, acc_x, acc_w, ws);
@@ -60,8 +61,8 @@ shd_tensor *shd_tape_layernorm(shd_tape *tape, shd_tensor *x, shd_tensor *w, shd
     shd_tensor *out = shd_tape_tensor(tape, R, C);
     float *mean = NULL, *rstd = NULL;
     if (tape->recording) {
-        mean = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, R);
-        rstd = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, R);
+        mean = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tape_rows_held(tape, R));
+        rstd = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tape_rows_held(tape, R));
     }
     shd_node node = {.backward = backward_layernorm, .in = {x, w, b}, .keep = 1, .out = out,
                      .saved = {mean, rstd}};
@@ -81,8 +82,8 @@ static int backward_linear(shd_tape *tape, shd_node *node) {
     int acc_x = 0, acc_w = 0;
     float *dw = NULL, *db = NULL;
     shd_tape_grad_pair(tape, w, bias, &dw, &db, &acc_w);
-    void *ws = shd_tape_workspace(tape,
-                                  tape->ops->linear_backward_weight_ws(tape->ctx, R, N, K));
+    void *ws = shd_tape_workspace(tape, tape->ops->linear_backward_weight_ws(
+                                            tape->ctx, shd_tape_rows_held(tape, R), N, K));
     if (tape->rc == 0) {
         tape->ops->linear_backward_weight(tape->ctx, dw, db, out->grad, x->data, R, N, K, w_kn,
                                           acc_w, ws);
@@ -166,6 +167,7 @@ shd_tensor *shd_tape_rows(shd_tape *tape, shd_tensor *x, int64_t first, int64_t 
                              (long long)first, (long long)(first + n), (long long)x->shape[0]);
     }
     const int64_t C = x->shape[1];
+    tape->least_rows = 0;
     shd_tensor *out = shd_tape_tensor(tape, n, C);
     if (out != NULL) {
         tape->ops->copy(tape->ctx, out->data, x->data + first * C,

@@ -21,9 +21,10 @@ static void run_chunks(shd_tape *tape, shd_tensor *h, shd_tensor *w, const int32
                        float *losses, float *dh, float *dw, int acc_w) {
     const int64_t R = h->shape[0], C = h->shape[1], V = w->shape[0];
     const int64_t rows = chunk_rows(R, V);
-    float *logits = shd_tape_take(tape, SHD_TAG_WORKSPACE, rows * V);
+    const int64_t held = chunk_rows(shd_tape_rows_held(tape, R), V);
+    float *logits = shd_tape_take(tape, SHD_TAG_WORKSPACE, held * V);
     void *ws = dw != NULL ? shd_tape_workspace(tape, tape->ops->linear_backward_weight_ws(
-                                                         tape->ctx, rows, V, C))
+                                                         tape->ctx, held, V, C))
                           : NULL;
     for (int64_t at = 0; at < R && tape->rc == 0; at += rows) {
         const int64_t n = R - at < rows ? R - at : rows;

@@ -42,8 +42,22 @@ void shd_tape_reset(shd_tape *tape, int record) {
     }
     tape->n_nodes = 0;
     tape->n_live = 0;
+    tape->least_rows = tape->reserve_rows;
     tape->recording = record;
     tape->rc = 0;
+}
+
+void shd_tape_reserve(shd_tape *tape, int64_t rows, int64_t tokens) {
+    tape->reserve_rows = tape->least_rows = rows;
+    tape->least_tokens = tokens;
+}
+
+int64_t shd_tape_rows_held(const shd_tape *tape, int64_t n) {
+    return n > tape->least_rows ? n : tape->least_rows;
+}
+
+int64_t shd_tape_tokens_held(const shd_tape *tape, int64_t n) {
+    return n > tape->least_tokens ? n : tape->least_tokens;
 }
 
 int shd_tape_error(const shd_tape *tape, shd_error *err) {
@@ -81,7 +95,8 @@ void *shd_tape_workspace(shd_tape *tape, size_t bytes) {
 }
 
 shd_tensor *shd_tape_tensor(shd_tape *tape, int64_t rows, int64_t cols) {
-    float *data = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, rows * cols);
+    float *data =
+        shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tape_rows_held(tape, rows) * cols);
     if (data == NULL) {
         return NULL;
     }
@@ -140,7 +155,8 @@ float *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc) {
             shd_tape_fail(tape, SHD_EINTERNAL, "a parameter has no gradient memory in backward");
             return NULL;
         }
-        t->grad = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tensor_numel(t));
+        t->grad = shd_tape_take(tape, SHD_TAG_ACTIVATIONS,
+                                shd_tape_rows_held(tape, t->shape[0]) * t->shape[1]);
     }
     *acc = t->grad_defined;
     t->grad_defined = 1;

@@ -46,6 +46,11 @@ typedef struct shd_tape shd_tape;
 shd_tape *shd_tape_create(shd_device *dev, shd_arena *arena);
 void shd_tape_free(shd_tape *tape); /* NULL is fine */
 
+/* From now on a tensor of fewer than `rows` rows takes the memory of `rows`, and scratch is that of
+ * `rows` rows in sequences of `tokens`: then a micro-batch of any smaller shape lies in memory
+ * exactly as the largest one does, and the plan of the largest holds for all. */
+void shd_tape_reserve(shd_tape *tape, int64_t rows, int64_t tokens);
+
 /* Releases all tensors and nodes, clears the error. `record` nonzero: backward will follow. */
 void shd_tape_reset(shd_tape *tape, int record);
 
@@ -86,7 +91,8 @@ shd_tensor *shd_tape_gelu(shd_tape *tape, shd_tensor *x);
  * of C/heads each), rows in sequences of `tokens`. -> [R,C] */
 shd_tensor *shd_tape_attention(shd_tape *tape, shd_tensor *qkv, int64_t heads, int64_t tokens);
 
-/* Rows [first, first + n) of x [R,C], copied; forward only. */
+/* Rows [first, first + n) of x [R,C], copied; forward only. This result and what is made after it
+ * take the memory of their own rows. */
 shd_tensor *shd_tape_rows(shd_tape *tape, shd_tensor *x, int64_t first, int64_t n);
 
 /* Token cross-entropy of h[R,C] through the head w[V,C], in chunks of rows so that all logits never

@@ -33,6 +33,8 @@ struct shd_tape {
     shd_arena *arena;
     const shd_ops *ops;
     const shd_opctx *ctx;
+    int64_t reserve_rows, least_tokens; /* as asked for */
+    int64_t least_rows;                 /* reserve_rows, but 0 after shd_tape_rows */
     int recording;
     int rc;
     shd_error err;
@@ -45,6 +47,10 @@ struct shd_tape {
 /* Stops the tape with an error; returns NULL for convenience of ops. */
 shd_tensor *shd_tape_fail(shd_tape *tape, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* How many rows, or tokens of a sequence, to take memory for when there are `n`. */
+int64_t shd_tape_rows_held(const shd_tape *tape, int64_t n);
+int64_t shd_tape_tokens_held(const shd_tape *tape, int64_t n);
 
 /* Arena memory of n floats; NULL (sticky error) when there is none. */
 float *shd_tape_take(shd_tape *tape, shd_tag tag, int64_t n);

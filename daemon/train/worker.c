@@ -185,6 +185,7 @@ static int do_init(shd_worker *w, shd_error *err) {
     SHD_TRY(take(arena, rows * sizeof *w->losses, &w->losses, err));
     SHD_TRY(take(arena, sizeof *w->loss_sum, &w->loss_sum, err));
     w->tape = shd_tape_create(w->dev, arena);
+    shd_tape_reserve(w->tape, (int64_t)rows, spec->seq_len);
     init_params(w);
     return 0;
 }
@@ -209,6 +210,7 @@ static void bind_segment(shd_worker *w, uint32_t segment) {
 
 static int forward_segment(void *arg, uint32_t segment, shd_error *err) {
     shd_worker *w = arg;
+    SHD_TRY(shd_comm_check(w->comm, err)); /* a single rank has no collectives to end early in */
     bind_segment(w, segment);
     w->marks[segment] = shd_tape_mark(w->tape);
     shd_model_forward(w->shared->model, segment, w->tape, w->param_ptrs, &w->input, &w->x);
@@ -217,6 +219,7 @@ static int forward_segment(void *arg, uint32_t segment, shd_error *err) {
 
 static int backward_segment(void *arg, uint32_t segment, shd_error *err) {
     shd_worker *w = arg;
+    SHD_TRY(shd_comm_check(w->comm, err));
     bind_segment(w, segment);
     return shd_tape_backward(w->tape, w->marks[segment], err);
 }

@@ -544,13 +544,14 @@ const std::vector<Param> kBlock = {
     {8, 0, 1.0}, {8, 0}, {8, 32}, {32, 0}, {32, 8}, {8, 0}, {8, 0, 1.0}, {8, 0}};
 
 template <class B>
-void Block(B &b, const std::vector<int32_t> &ids, const std::vector<int32_t> &targets)
+void Block(B &b, const std::vector<int32_t> &ids, const std::vector<int32_t> &targets,
+           int64_t tokens = 5)
 {
-    auto x = b.embedding(b.param(0), b.param(1), ids, 5);
+    auto x = b.embedding(b.param(0), b.param(1), ids, tokens);
     auto n1 = b.layernorm(x, b.param(2), b.param(3), 1e-5f);
     auto qkv = b.linear(n1, b.param(4), b.param(5), b.none(), 1);
     b.drop(n1);
-    auto a = b.attention(qkv, 2, 5);
+    auto a = b.attention(qkv, 2, tokens);
     b.drop(qkv);
     auto mid = b.linear(a, b.param(6), b.param(7), x, 1);
     b.drop(a);
@@ -775,7 +776,79 @@ TEST(Memory, FewerRowsNeverTakeMore)
             shd_arena_free(arena);
         }
     }
+    const shd_ops *ops = shd_device_ops(dev);
+    const shd_opctx *ctx = shd_device_opctx(dev);
+    size_t norm = 0, product = 0;
+    for (int64_t rows = 1; rows <= 2300; rows++) {
+        EXPECT_GE(ops->layernorm_backward_ws(ctx, rows, 24), norm) << rows;
+        norm = ops->layernorm_backward_ws(ctx, rows, 24);
+        EXPECT_GE(ops->linear_backward_weight_ws(ctx, rows, 24, 40), product) << rows;
+        product = ops->linear_backward_weight_ws(ctx, rows, 24, 40);
+    }
+    for (int backward : {0, 1}) {
+        size_t attention = 0;
+        for (int64_t tokens = 1; tokens <= 600; tokens++) {
+            const shd_attn_shape shape = {1, tokens, 2, 2, 24, 144, 144, 48, 1.0f};
+            EXPECT_GE(ops->attention_ws(ctx, &shape, backward), attention) << tokens;
+            attention = ops->attention_ws(ctx, &shape, backward);
+        }
+    }
     shd_device_free(dev);
+}
+
+// With a reserve, smaller shapes do not only fit, they take the very same memory.
+TEST(Memory, WithinTheReserveEveryShapeTakesTheSame)
+{
+    for (int record : {0, 1}) {
+        uint64_t extent = 0;
+        std::vector<uint64_t> peaks;
+        for (auto [sequences, tokens] : {std::pair{30, 5}, std::pair{1, 1}, std::pair{30, 1},
+                                         std::pair{7, 3}, std::pair{1, 5}, std::pair{29, 5}}) {
+            Taped t(kBlock);
+            Fill(&t, kBlock);
+            shd_tape_reserve(t.tape, 150, 5);
+            const std::vector<int32_t> ids(static_cast<size_t>(sequences * tokens), 3);
+            for (int again = 0; again < 2; again++) {
+                shd_tape_reset(t.tape, record);
+                Block(t, ids, ids, tokens);
+                ASSERT_EQ(0, shd_tape_backward(t.tape, 0, nullptr));
+                EXPECT_EQ(0u, t.Transient());
+            }
+            shd_usage usage[SHD_TAG_COUNT];
+            shd_arena_usage(t.arena, usage);
+            std::vector<uint64_t> now;
+            for (const shd_usage &u : usage) {
+                now.push_back(u.peak);
+            }
+            if (peaks.empty()) {
+                extent = shd_arena_extent(t.arena);
+                peaks = now;
+            }
+            EXPECT_EQ(extent, shd_arena_extent(t.arena)) << sequences << " x " << tokens;
+            EXPECT_EQ(peaks, now) << sequences << " x " << tokens;
+        }
+    }
+}
+
+// The logits of one row alone are not made as large as the micro-batch.
+TEST(Memory, RowsTakenOutTakeTheirOwn)
+{
+    const std::vector<Param> defs = {{4, 64}, {1000, 64}};
+    const std::vector<int32_t> ids = Identity(4);
+    Taped t(defs);
+    Fill(&t, defs);
+    shd_tape_reserve(t.tape, 100, 4);
+    shd_tape_reset(t.tape, 0);
+    shd_tensor *x = t.embedding(t.param(0), t.none(), ids, 4);
+    EXPECT_EQ(100u * 64 * 4, t.Transient());
+    shd_tensor *last = shd_tape_rows(t.tape, x, 3, 1);
+    t.drop(x);
+    shd_tensor *logits = t.linear(last, t.param(1), t.none(), t.none(), 0);
+    t.drop(last);
+    EXPECT_EQ(4096u, t.Transient()); // 4,000 bytes, rounded up
+    EXPECT_EQ(1000, logits->shape[1]);
+    shd_tape_reset(t.tape, 0);
+    t.drop(t.embedding(t.param(0), t.none(), ids, 4));
 }
 
 // ---- misuse ----
