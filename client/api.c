@@ -6,8 +6,8 @@
                    Shard__V1__##Response **out, shc_error *err)                                    \
     {                                                                                              \
         ProtobufCMessage *answer;                                                                  \
-        int rc = shc_unary(client, Method, &request->base,                                         \
-                           &shard__v1__##response##__descriptor, &answer, err);                    \
+        int rc = shc_unary(client, Method, &request->base, &shard__v1__##response##__descriptor,   \
+                           &answer, err);                                                          \
         *out = (Shard__V1__##Response *)answer;                                                    \
         return rc;                                                                                 \
     }

@@ -1,4 +1,5 @@
-/* A growing string: everything shardctl shows is made here first and written at once. One thread. */
+/* A growing string: everything shardctl shows is made here first and written at once. One thread.
+ */
 #ifndef SHD_CLIENT_BUF_H
 #define SHD_CLIENT_BUF_H
 

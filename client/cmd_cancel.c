@@ -10,7 +10,8 @@ const shc_command shc_cmd_cancel = {
     .syntax =
         {
             .name = "cancel",
-            .about = "Ends a job after its running step and frees its memory. Its history stays until shardctl delete.",
+            .about = "Ends a job after its running step and frees its memory. Its history stays "
+                     "until shardctl delete.",
             .operands = {SHC_JOB_OPERAND(shc_job_args)},
         },
     .summary = "end a job and free its memory",

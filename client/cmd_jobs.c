@@ -25,9 +25,9 @@ static void row(shc_table *table, const Shard__V1__Job *job, double now)
         shc_table_cell(table, "%.4f", job->last->loss);
     else
         shc_table_cell(table, "-");
-    shc_table_cell(table, "%s",
-                   shc_view_strategy(&strategy, spec ? spec->strategy : "", job->degrees,
-                                     job->n_degrees));
+    shc_table_cell(
+        table, "%s",
+        shc_view_strategy(&strategy, spec ? spec->strategy : "", job->degrees, job->n_degrees));
     shc_table_cell(table, "%zu", job->n_rank_ids);
     shc_table_cell(table, "%s", shc_format_age(age, now - job->created_unix));
     if (shc_state_final(job->state))

@@ -10,7 +10,8 @@ const shc_command shc_cmd_pause = {
     .syntax =
         {
             .name = "pause",
-            .about = "Stops a job after its running step; its memory stays. shardctl resume lets it go on.",
+            .about = "Stops a job after its running step; its memory stays. shardctl resume lets "
+                     "it go on.",
             .operands = {SHC_JOB_OPERAND(shc_job_args)},
         },
     .summary = "stop a job after its running step",

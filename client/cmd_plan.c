@@ -34,7 +34,7 @@ static void print(shc_env *env, const Shard__V1__PlanResponse *plan)
         shc_buf_puts(&out, "\n");
         shc_view_comm(&out, &env->term, plan->comm, plan->n_comm, 0);
     }
-    shc_buf_printf(&out, "\n%s%s", shc_bold(&env->term), plan->fits ? "" : "does not fit: ");
+    shc_buf_printf(&out, "\n%s", shc_bold(&env->term));
     shc_text_clean(&out, plan->verdict);
     shc_buf_printf(&out, "%s\n", shc_plain(&env->term));
     shc_buf_flush(&out, stdout);

@@ -84,14 +84,14 @@ static int watch(shc_env *env, double seconds)
     if (shc_watch_status(env->client, &request, &stream, &err))
         return shc_complain(&err);
     while ((got = shc_stream_next(stream, -1, &message, &err)) == SHC_MESSAGE) {
-        /* The other screen, without a cursor; only once there is something to show. */
+        /* The other screen, without cursor and line wrap; only once there is something to show. */
         if (!frames && screen)
-            fputs("\033[?1049h\033[?25l", stdout);
+            fputs("\033[?1049h\033[?25l\033[?7l", stdout);
         show(env, (const Shard__V1__StatusResponse *)message, ++frames);
         shc_message_free(message);
     }
     if (frames && screen) {
-        fputs("\033[?25h\033[?1049l", stdout);
+        fputs("\033[?7h\033[?25h\033[?1049l", stdout);
         fflush(stdout);
     }
     shc_stream_close(stream);

@@ -161,8 +161,9 @@ const shc_command shc_cmd_submit = {
     .syntax =
         {
             .name = "submit",
-            .about = "Makes a job and shows its progress. Ctrl-C detaches: the job goes on. Numbers "
-                     "left out take the daemon's defaults.",
+            .about =
+                "Makes a job and shows its progress. Ctrl-C detaches: the job goes on. Numbers "
+                "left out take the daemon's defaults.",
             .tables = {&shc_spec_table, &table},
         },
     .summary = "make a job and show its progress",

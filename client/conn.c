@@ -235,7 +235,7 @@ static int trailer_errno(const grpc_metadata_array *trailers)
 }
 
 int shc_outcome_error(const shc_client *client, const shc_outcome *status, int64_t timeout_ms,
-                     shc_error *err)
+                      shc_error *err)
 {
     if (status->code == GRPC_STATUS_OK)
         return 0;
@@ -257,6 +257,6 @@ int shc_outcome_error(const shc_client *client, const shc_outcome *status, int64
         return shc_fail(err, SHD_ETIMEOUT, GRPC_STATUS_DEADLINE_EXCEEDED,
                         "shardd at %s gave no answer within %.1f s; look at its log or try again",
                         client->path, (double)timeout_ms / 1000);
-    return shc_fail(err, errno_of_status(status->code), (int)status->code,
-                    "%.*s (gRPC status %d)", n, details, (int)status->code);
+    return shc_fail(err, errno_of_status(status->code), (int)status->code, "%.*s (gRPC status %d)",
+                    n, details, (int)status->code);
 }

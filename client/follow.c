@@ -325,15 +325,16 @@ int shc_follow(shc_env *env, const Shard__V1__Job *job, int has_from, uint64_t f
 
     if (shc_state_final(f.state)) {
         flush_steps(&f);
-        status = f.state == SHARD__V1__JOB_STATE__JOB_STATE_DONE ? SHC_EXIT_DONE
-                                                                 : SHC_EXIT_JOB_FAILED;
+        status =
+            f.state == SHARD__V1__JOB_STATE__JOB_STATE_DONE ? SHC_EXIT_DONE : SHC_EXIT_JOB_FAILED;
     } else if (*env->interrupt) {
         status = detached(&f);
     } else {
         flush_steps(&f);
         if (!rc)
-            shc_complain(&(shc_error){.message = "the daemon ends the stream of this job each time; "
-                                                 "look at its log"});
+            shc_complain(&(shc_error){.message =
+                                          "the daemon ends the stream of this job each time; "
+                                          "look at its log"});
         status = rc ? shc_complain(&err) : SHC_EXIT_REFUSED;
     }
     shc_buf_fini(&f.pending);

@@ -30,7 +30,7 @@ void shc_outcome_fini(shc_outcome *status);
 /* The error of a finished call, its number in the result: 0 for OK. timeout_ms: the deadline that
  * the call had, for the message. */
 int shc_outcome_error(const shc_client *client, const shc_outcome *status, int64_t timeout_ms,
-                     shc_error *err);
+                      shc_error *err);
 
 /* Fills *err (may be NULL); returns shd_errno. */
 int shc_fail(shc_error *err, int shd_errno, int grpc_status, const char *fmt, ...)

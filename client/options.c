@@ -159,8 +159,7 @@ static char *absolute(const char *text)
     char *out = NULL;
 
     if (real)
-        out = whole ? shc_strdup(real)
-                    : shc_asprintf("%s/%s", strcmp(real, "/") ? real : "", last);
+        out = whole ? shc_strdup(real) : shc_asprintf("%s/%s", strcmp(real, "/") ? real : "", last);
     free(real);
     free(dir);
     return out;

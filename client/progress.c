@@ -11,8 +11,8 @@ enum { FEW_STEPS = 50 };
 int shc_rhythm_due(shc_rhythm *rhythm, uint64_t step, uint64_t total, double now)
 {
     const int percent =
-        total && step <= total && (double)step * 100 / (double)total >=
-                                      floor((double)rhythm->step * 100 / (double)total) + 1;
+        total && step <= total &&
+        (double)step * 100 / (double)total >= floor((double)rhythm->step * 100 / (double)total) + 1;
 
     if (rhythm->any && !(total && total <= FEW_STEPS) && !percent && now - rhythm->at < 1)
         return 0;
@@ -23,8 +23,8 @@ int shc_rhythm_due(shc_rhythm *rhythm, uint64_t step, uint64_t total, double now
 void shc_rate_add(shc_rate *rate, uint64_t step, double step_ms, double now)
 {
     if (step_ms > 0)
-        rate->step_s = rate->step_s > 0 ? 0.9 * rate->step_s + 0.1 * step_ms / 1000
-                                        : step_ms / 1000;
+        rate->step_s =
+            rate->step_s > 0 ? 0.9 * rate->step_s + 0.1 * step_ms / 1000 : step_ms / 1000;
     rate->points[rate->next].at = now;
     rate->points[rate->next].step = step;
     rate->next = (rate->next + 1) % SHC_RATE_POINTS;
@@ -75,9 +75,15 @@ void shc_progress_plain(shc_buf *out, const Shard__V1__StepResult *step, uint64_
 void shc_bar(shc_buf *out, double share, size_t cells, const shc_term *term)
 {
     /* Eighths of a block, empty to full. */
-    static const char *const blocks[] = {
-        " ",            "\xE2\x96\x8F", "\xE2\x96\x8E", "\xE2\x96\x8D", "\xE2\x96\x8C",
-        "\xE2\x96\x8B", "\xE2\x96\x8A", "\xE2\x96\x89", "\xE2\x96\x88"};
+    static const char *const blocks[] = {" ",
+                                         "\xE2\x96\x8F",
+                                         "\xE2\x96\x8E",
+                                         "\xE2\x96\x8D",
+                                         "\xE2\x96\x8C",
+                                         "\xE2\x96\x8B",
+                                         "\xE2\x96\x8A",
+                                         "\xE2\x96\x89",
+                                         "\xE2\x96\x88"};
 
     if (!(share > 0))
         share = 0;

@@ -21,8 +21,8 @@ typedef struct shc_rhythm {
     double at;     /* when, seconds */
 } shc_rhythm;
 
-/* Whether this step is to be shown: the first, every one of at most 50, else when a second passed or
- * another percent of total (0: unknown) is reached. Notes it when so. */
+/* Whether this step is to be shown: the first, every one of at most 50, else when a second passed
+ * or another percent of total (0: unknown) is reached. Notes it when so. */
 int shc_rhythm_due(shc_rhythm *rhythm, uint64_t step, uint64_t total, double now);
 
 /* ---- time left ---- */
@@ -49,7 +49,8 @@ double shc_rate_eta(const shc_rate *rate, uint64_t total);
 /* "step 12/300  loss 2.1234  grad norm 0.512  lr 3.00e-04  12.3k tokens/s  ETA 0:01:23" */
 void shc_progress_plain(shc_buf *out, const Shard__V1__StepResult *step, uint64_t total,
                         double eta_s);
-/* The same with a bar, at most term->width - 1 columns wide: what matters least is left out first. */
+/* The same with a bar, at most term->width - 1 columns wide: what matters least is left out first.
+ */
 void shc_progress_bar(shc_buf *out, const Shard__V1__StepResult *step, uint64_t total, double eta_s,
                       const shc_term *term);
 /* A bar of `cells` columns, filled by share (0..1). */

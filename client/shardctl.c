@@ -9,10 +9,12 @@
 #include "client/mem.h"
 
 const shc_command *const shc_commands[] = {
-    &shc_cmd_submit,   &shc_cmd_attach,   &shc_cmd_jobs,       &shc_cmd_status, &shc_cmd_plan,
-    &shc_cmd_pause,    &shc_cmd_resume,   &shc_cmd_cancel,     &shc_cmd_delete, &shc_cmd_logs,
-    &shc_cmd_generate, &shc_cmd_eval,     &shc_cmd_checkpoint, &shc_cmd_export, &shc_cmd_reshard,
-    &shc_cmd_version,  &shc_cmd_help,     NULL,
+    &shc_cmd_submit,     &shc_cmd_attach,   &shc_cmd_jobs,
+    &shc_cmd_status,     &shc_cmd_plan,     &shc_cmd_pause,
+    &shc_cmd_resume,     &shc_cmd_cancel,   &shc_cmd_delete,
+    &shc_cmd_logs,       &shc_cmd_generate, &shc_cmd_eval,
+    &shc_cmd_checkpoint, &shc_cmd_export,   &shc_cmd_reshard,
+    &shc_cmd_version,    &shc_cmd_help,     NULL,
 };
 
 static const shc_option global_options[] = {
@@ -81,8 +83,8 @@ void shc_commands_help(size_t width, shc_buf *out)
 
 static int show_help(const shc_command *command, const shc_syntax *syntax, shc_env *env)
 {
-    const size_t width = env->term.width > 40 && env->term.width < 100 ? (size_t)env->term.width
-                                                                       : 100;
+    const size_t width =
+        env->term.width > 40 && env->term.width < 100 ? (size_t)env->term.width : 100;
     shc_buf out = {0};
 
     if (command)
@@ -123,7 +125,7 @@ static int run_command(const shc_command *command, int argc, char **argv,
     } else {
         const char *from_env = getenv("SHARDD_SOCKET");
         env->json = global->json;
-        env->socket = global->socket           ? global->socket
+        env->socket = global->socket          ? global->socket
                       : from_env && *from_env ? from_env
                                               : SHC_DEFAULT_SOCKET;
         rc = command->run(env, args);

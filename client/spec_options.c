@@ -68,8 +68,7 @@ static const shc_option options[] = {
     NUM("reduction-width", "N", reduction_width, REDUCTION_WIDTH, SHC_U32, 1, 0,
         "leaves of the reduction tree; default: ranks"),
     NUM("seed", "N", seed, SEED, SHC_U64, 0, 0, "default 1"),
-    NUM("checkpoint-every", "STEPS", checkpoint_every, CHECKPOINT_EVERY, SHC_U64, 0, 0,
-        "0: never"),
+    NUM("checkpoint-every", "STEPS", checkpoint_every, CHECKPOINT_EVERY, SHC_U64, 0, 0, "0: never"),
     STR("eval-data", "FILE", eval_data, SHC_FILE, "held-out data; default: the tail of --data"),
     NUM("eval-split", "SHARE", eval_split, EVAL_SPLIT, SHC_NUM, 0, 1,
         "of --data kept for evaluation; default 0.1 when --eval-every is set"),
@@ -167,8 +166,7 @@ static const char *kind_wanted(shc_type type)
 static int apply(shc_spec_args *args, const json_t *root, const char *text,
                  const unsigned char *given, shc_keep *keep, shc_buf *message)
 {
-    const size_t strategy =
-        (size_t)(shc_option_find(&shc_spec_table, "strategy", 8) - options);
+    const size_t strategy = (size_t)(shc_option_find(&shc_spec_table, "strategy", 8) - options);
     const size_t degrees =
         (size_t)(shc_option_find(&shc_spec_table, "shard-degrees", 13) - options);
     unsigned char seen[sizeof options / sizeof *options] = {0};

@@ -19,8 +19,8 @@ extern const shc_option_table shc_spec_table;
 
 void shc_spec_init(shc_spec_args *args);
 
-/* Fills what --file, if given, says and no flag has said; `given` is what the parser noted for the table. 0,
- * or -1 with a message that names file, line where known, and key. */
+/* Fills what --file, if given, says and no flag has said; `given` is what the parser noted for the
+ * table. 0, or -1 with a message that names file, line where known, and key. */
 int shc_spec_read_file(shc_spec_args *args, const unsigned char *given, shc_keep *keep,
                        shc_buf *message);
 

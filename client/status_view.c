@@ -90,9 +90,8 @@ static void header(shc_buf *out, const shc_term *term, const Shard__V1__StatusRe
 static void ranks(shc_buf *out, const shc_term *term, const Shard__V1__StatusResponse *s)
 {
     static const shc_column columns[] = {
-        {"RANK", SHC_RIGHT},    {"DEVICE", SHC_LEFT}, {"ISA", SHC_LEFT},
-        {"THREADS", SHC_RIGHT}, {"BUSY", SHC_RIGHT},  {"PLANNED", SHC_RIGHT},
-        {"BUDGET", SHC_RIGHT},  {"", SHC_LEFT},
+        {"RANK", SHC_RIGHT}, {"DEVICE", SHC_LEFT},   {"ISA", SHC_LEFT},     {"THREADS", SHC_RIGHT},
+        {"BUSY", SHC_RIGHT}, {"PLANNED", SHC_RIGHT}, {"BUDGET", SHC_RIGHT}, {"", SHC_LEFT},
     };
     char text[SHC_UNIT_LEN];
     shc_buf bar = {0};

@@ -11,8 +11,7 @@
 extern "C" {
 #endif
 
-void shc_status_render(shc_buf *out, const shc_term *term,
-                       const Shard__V1__StatusResponse *status);
+void shc_status_render(shc_buf *out, const shc_term *term, const Shard__V1__StatusResponse *status);
 /* One object: version, ranks, jobs with memory by tag and communication. */
 void shc_status_json(shc_json *json, const Shard__V1__StatusResponse *status);
 

@@ -92,8 +92,8 @@ int shc_stream_next(shc_stream *s, int64_t timeout_ms, ProtobufCMessage **out, s
         grpc_call_error refused =
             grpc_call_start_batch(s->call, &receive, 1, &s->message_tag, NULL);
         if (refused != GRPC_CALL_OK)
-            return shc_fail(err, SHD_EINTERNAL, GRPC_STATUS_INTERNAL,
-                            "gRPC refuses to receive: %s", grpc_call_error_to_string(refused));
+            return shc_fail(err, SHD_EINTERNAL, GRPC_STATUS_INTERNAL, "gRPC refuses to receive: %s",
+                            grpc_call_error_to_string(refused));
         s->receiving = 1;
     }
 

@@ -1,4 +1,5 @@
-/* Text tables: columns as wide as their widest cell, two blanks between, titles above. One thread. */
+/* Text tables: columns as wide as their widest cell, two blanks between, titles above. One thread.
+ */
 #ifndef SHD_CLIENT_TABLE_H
 #define SHD_CLIENT_TABLE_H
 

@@ -85,10 +85,8 @@ void shc_view_memory(shc_buf *out, const shc_term *term, Shard__V1__RankMemory *
         memory_title(&title, memory, n, first, shown);
 
         const shc_column columns[] = {
-            {"memory", SHC_LEFT},
-            {shc_buf_str(&title), SHC_LEFT},
-            {"planned", SHC_RIGHT},
-            {"now", SHC_RIGHT},
+            {"memory", SHC_LEFT},   {shc_buf_str(&title), SHC_LEFT},
+            {"planned", SHC_RIGHT}, {"now", SHC_RIGHT},
             {"peak", SHC_RIGHT},
         };
         shc_table *table = shc_table_create(columns, measured ? 5 : 3);

@@ -286,8 +286,7 @@ void fake_finish(fake_call *call, int grpc_status, const char *message, int shd_
 int fake_wait_gone(fake_call *call, int64_t ms)
 {
     if (!call->gone) {
-        grpc_event event =
-            grpc_completion_queue_pluck(call->cq, &call->close_tag, in_ms(ms), NULL);
+        grpc_event event = grpc_completion_queue_pluck(call->cq, &call->close_tag, in_ms(ms), NULL);
         call->gone = event.type == GRPC_OP_COMPLETE;
     }
     return call->gone;
@@ -300,7 +299,6 @@ int64_t fake_deadline_ms(const fake_call *call)
 
     if (!gpr_time_cmp(deadline, gpr_inf_future(GPR_CLOCK_MONOTONIC)))
         return INT64_MAX;
-    return (int64_t)gpr_timespec_to_micros(
-               gpr_time_sub(deadline, gpr_now(GPR_CLOCK_MONOTONIC))) /
+    return (int64_t)gpr_timespec_to_micros(gpr_time_sub(deadline, gpr_now(GPR_CLOCK_MONOTONIC))) /
            1000;
 }

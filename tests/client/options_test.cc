@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "client/spec_options.h"
-#include "gtest/gtest.h"
 #include "tests/client/client_test_util.h"
+#include "gtest/gtest.h"
 
 namespace
 {
@@ -311,6 +311,5 @@ TEST_F(Options, JsonFileRefusals)
     EXPECT_NE(file_refused("{\"steps\": 5, \"steps\": 6}").find("duplicate"), std::string::npos);
     EXPECT_NE(file_refused("{\"seq-len\": 5, \"seq_len\": 6}").find("given twice"),
               std::string::npos);
-    EXPECT_NE(file_refused("{\"data\": \"/none\"}").find("/none: No such file"),
-              std::string::npos);
+    EXPECT_NE(file_refused("{\"data\": \"/none\"}").find("/none: No such file"), std::string::npos);
 }

@@ -40,8 +40,9 @@ static std::string bar(const Shard__V1__StepResult &r, uint64_t total, double et
 
 TEST(Progress, PlainLine)
 {
-    EXPECT_EQ(plain(result(12), 300, 83),
-              "step 12/300  loss 2.3457  grad norm 0.512  lr 3.00e-04  12.3k tokens/s  ETA 0:01:23");
+    EXPECT_EQ(
+        plain(result(12), 300, 83),
+        "step 12/300  loss 2.3457  grad norm 0.512  lr 3.00e-04  12.3k tokens/s  ETA 0:01:23");
     EXPECT_EQ(plain(result(12), 0, -1),
               "step 12  loss 2.3457  grad norm 0.512  lr 3.00e-04  12.3k tokens/s");
     Shard__V1__StepResult skipped = result(3);

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "tests/client/client_test_util.h"
+#include "gtest/gtest.h"
 
 namespace
 {
@@ -26,9 +26,7 @@ double seconds_since(std::chrono::steady_clock::time_point start)
 class Client : public ::testing::Test
 {
   protected:
-    Client() : socket(dir.path("s"))
-    {
-    }
+    Client() : socket(dir.path("s")) {}
     ~Client() override
     {
         shc_close(client);
@@ -198,8 +196,7 @@ TEST_F(Client, SomebodyElseListens)
 TEST_F(Client, InterruptEndsAUnaryCall)
 {
     FakeDaemon daemon(socket);
-    daemon.on("GetJob",
-              [](fake_call *call, const std::string &) { fake_wait_gone(call, 20000); });
+    daemon.on("GetJob", [](fake_call *call, const std::string &) { fake_wait_gone(call, 20000); });
     connect();
     static volatile sig_atomic_t flag;
     flag = 0;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "client/status_view.h"
-#include "gtest/gtest.h"
 #include "tests/client/client_test_util.h"
+#include "gtest/gtest.h"
 
 namespace
 {
@@ -31,10 +31,11 @@ struct World {
 
     World()
     {
-        static char params[] = "params", optimizer[] = "optimizer", host[] = "host", fp32[] = "fp32",
-                    strategy[] = "strategy", zero3[] = "zero3", gather[] = "all_gather",
-                    scatter[] = "reduce_scatter", cpu[] = "cpu", isa[] = "avx2", version[] = "0.1.0",
-                    sock[] = "/run/shardd/shardd.sock", dir[] = "/var/lib/shardd";
+        static char params[] = "params", optimizer[] = "optimizer", host[] = "host",
+                    fp32[] = "fp32", strategy[] = "strategy", zero3[] = "zero3",
+                    gather[] = "all_gather", scatter[] = "reduce_scatter", cpu[] = "cpu",
+                    isa[] = "avx2", version[] = "0.1.0", sock[] = "/run/shardd/shardd.sock",
+                    dir[] = "/var/lib/shardd";
         for (int r = 0; r < 2; r++) {
             for (int b = 0; b < 3; b++)
                 shard__v1__bytes__init(&bytes[r][b]);
