@@ -15,8 +15,8 @@
 
 #include "daemon/base/mem.h"
 
-/* About 50 µs: longer than the gap between two ops of a step, far shorter than a step. */
-#define SPIN_ROUNDS 1200
+/* About 0.1 ms: longer than the gap between two ops of a step, far shorter than a step. */
+#define SPIN_ROUNDS 4000
 
 #define OPEN ((uint64_t)1 << 32)      /* bit 32 of `state`: the current run takes workers */
 #define INSIDE ((uint64_t)UINT32_MAX) /* low half of `state`: workers inside the current run */

@@ -15,8 +15,9 @@ typedef struct shd_pool shd_pool;
  * (for per-thread scratch). Which thread takes which piece must not change any result. */
 typedef void (*shd_pool_fn)(void *arg, int64_t piece, int worker);
 
-/* A pool of nthreads (>= 1), the caller's included; the others start with the first run. `spin` lets idle threads spin for some tens of
- * microseconds before they sleep; ask for it only when the machine has a core for each. */
+/* A pool of nthreads (>= 1) threads, the caller's included; the others start with the first run.
+ * `spin` lets idle threads spin for about a tenth of a millisecond before they sleep; ask for it
+ * only when the machine has a core for each. */
 shd_pool *shd_pool_create(int nthreads, int spin, const char *name);
 
 /* Joins the threads. NULL is fine. */
