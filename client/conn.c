@@ -257,6 +257,16 @@ int shc_outcome_error(const shc_client *client, const shc_outcome *status, int64
         return shc_fail(err, SHD_ETIMEOUT, GRPC_STATUS_DEADLINE_EXCEEDED,
                         "shardd at %s gave no answer within %.1f s; look at its log or try again",
                         client->path, (double)timeout_ms / 1000);
+    /* The daemon's side of gRPC refuses a request by its length, before any of our code sees it. */
+    unsigned size, limit;
+    char words[128];
+    snprintf(words, sizeof words, "%.*s", n, details);
+    if (status->code == GRPC_STATUS_RESOURCE_EXHAUSTED &&
+        sscanf(words, "Received message larger than max (%u vs. %u)", &size, &limit) == 2)
+        return shc_fail(err, SHD_EFULL, GRPC_STATUS_RESOURCE_EXHAUSTED,
+                        "the message has %u bytes, more than the %u that are accepted "
+                        "(the daemon's max_message); send a smaller one",
+                        size, limit);
     return shc_fail(err, errno_of_status(status->code), (int)status->code, "%.*s (gRPC status %d)",
                     n, details, (int)status->code);
 }

@@ -43,6 +43,15 @@ void shd_work_fini(shd_work *work) {
     work->logits = NULL;
 }
 
+/* Cuts tokens [begin, end) of a file into windows; errors name the file and its part. */
+static int init_sampler(shd_sampler *sampler, const shd_source *source, const char *what,
+                        uint64_t begin, uint64_t end, const shd_spec *spec, int train,
+                        shd_error *err) {
+    const int rc = shd_sampler_init(sampler, begin, end, spec->seq_len, train ? spec->seed : 0,
+                                    train, err);
+    return rc < 0 ? shd_error_prefix(err, rc, "%s of '%s'", what, shd_source_path(source)) : 0;
+}
+
 /* Splits the data and counts the windows of an evaluation. */
 static int init_samplers(shd_trainer *t, shd_error *err) {
     const shd_spec *spec = &t->spec;
@@ -50,13 +59,13 @@ static int init_samplers(shd_trainer *t, shd_error *err) {
     const uint64_t n = shd_source_tokens(sh->data);
     const int split = sh->eval == NULL && spec->eval_split > 0;
     const uint64_t train_end = split ? n - (uint64_t)((double)n * spec->eval_split) : n;
-    SHD_TRY(shd_sampler_init(&sh->train, 0, train_end, spec->seq_len, spec->seed, 1, err));
+    SHD_TRY(init_sampler(&sh->train, sh->data, "training part", 0, train_end, spec, 1, err));
     if (split) {
         sh->eval = sh->data;
-        SHD_TRY(shd_sampler_init(&sh->held_out, train_end, n, spec->seq_len, 0, 0, err));
+        SHD_TRY(init_sampler(&sh->held_out, sh->data, "held-out part", train_end, n, spec, 0, err));
     } else if (sh->eval != NULL) {
-        SHD_TRY(shd_sampler_init(&sh->held_out, 0, shd_source_tokens(sh->eval), spec->seq_len, 0,
-                                 0, err));
+        SHD_TRY(init_sampler(&sh->held_out, sh->eval, "the whole", 0, shd_source_tokens(sh->eval),
+                             spec, 0, err));
     }
     if (sh->eval != NULL) {
         const uint64_t all = (sh->held_out.windows + spec->micro_batch - 1) / spec->micro_batch;
