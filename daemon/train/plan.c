@@ -6,15 +6,21 @@
 #include "daemon/base/mem.h"
 #include "daemon/train/worker.h"
 
-/* Every kind of work at its largest: what a step takes, then evaluation and generation. */
+/* Every kind of work at its largest: what a step takes, then evaluation and generation. A client may
+ * accumulate several batches; the second is the one that adds to what is there. */
 static int run_all(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_error *err) {
-    static const shd_work_kind kinds[] = {SHD_WORK_INIT, SHD_WORK_DATA_STEP, SHD_WORK_EVAL,
-                                          SHD_WORK_NEXT_LOGITS};
+    static const shd_work_kind kinds[] = {SHD_WORK_INIT,
+                                          SHD_WORK_DATA_STEP,
+                                          SHD_WORK_EVAL,
+                                          SHD_WORK_NEXT_LOGITS,
+                                          SHD_WORK_FORWARD_BACKWARD,
+                                          SHD_WORK_FORWARD_BACKWARD};
+    const size_t n_kinds = sizeof kinds / sizeof kinds[0] - (spec->data_path != NULL ? 2 : 0);
     shd_comm_count before[SHD_COMM_KIND_COUNT] = {{0, 0}};
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    for (size_t i = 0; i < n_kinds; i++) {
         shd_work work, result;
         shd_work_init(&work, kinds[i]);
-        if (kinds[i] == SHD_WORK_NEXT_LOGITS) {
+        if (kinds[i] == SHD_WORK_NEXT_LOGITS || kinds[i] == SHD_WORK_FORWARD_BACKWARD) {
             work.batch.sequences = 1;
             work.batch.length = spec->seq_len;
             work.batch.tokens = shd_calloc(spec->seq_len, sizeof *work.batch.tokens);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -94,6 +95,9 @@ class Engine {
                     int threads = 1) {
         shd_error err = {};
         shd_spec_copy(&spec_, &spec);
+        if (data != nullptr && spec_.data_path == nullptr) {
+            spec_.data_path = strdup(shd_source_path(data));
+        }
         EXPECT_EQ(0, shd_plan_make(&spec_, threads, &plan_, &err)) << err.message;
         for (uint32_t r = 0; r < spec_.strategy.world; r++) {
             ranks_.push_back(shd_rank_create(r, shd_device_create_cpu(threads, 0)));
