@@ -70,6 +70,12 @@ static void set_state(shd_job *job, Shard__V1__JobState state, int code, const c
 
 /* ---- queues ---- */
 
+uint64_t shd_item_bytes(const shd_item *item)
+{
+    const shd_batch *batch = &item->work.batch;
+    return (uint64_t)batch->sequences * batch->length * 2 * sizeof(int32_t);
+}
+
 static void queue_push(shd_item_queue *queue, shd_item *item)
 {
     item->next = NULL;
@@ -80,6 +86,7 @@ static void queue_push(shd_item_queue *queue, shd_item *item)
     }
     queue->tail = item;
     queue->n++;
+    queue->bytes += shd_item_bytes(item);
 }
 
 static shd_item *queue_pop(shd_item_queue *queue)
@@ -89,6 +96,7 @@ static shd_item *queue_pop(shd_item_queue *queue)
         queue->head = item->next;
         queue->tail = queue->head != NULL ? queue->tail : NULL;
         queue->n--;
+        queue->bytes -= shd_item_bytes(item);
     }
     return item;
 }
@@ -101,6 +109,7 @@ static int queue_remove(shd_item_queue *queue, const shd_item *item)
             *(before != NULL ? &before->next : &queue->head) = i->next;
             queue->tail = queue->tail == i ? before : queue->tail;
             queue->n--;
+            queue->bytes -= shd_item_bytes(item);
             return 1;
         }
     }
@@ -428,6 +437,9 @@ int shd_job_push_interactive(shd_job *job, shd_item *item, int goes_on, shd_erro
         return shd_fail(err, SHD_EFULL,
                         "%u calls wait for job %s already (max_queue); try again later", most,
                         job->id);
+    }
+    if (!goes_on) {
+        SHD_TRY(shd_jobs_check_waiting(job->jobs, job, shd_item_bytes(item), err));
     }
     item->job = job;
     queue_push(&job->interactive, item);

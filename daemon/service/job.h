@@ -25,7 +25,7 @@ extern "C" {
 #define SHD_JOB_MAX_SKIPPED 8u
 /* Answers kept for calls that are sent again, and how many bytes they may take. */
 #define SHD_JOB_ANSWERS 256u
-#define SHD_JOB_ANSWER_BYTES (64u << 20)
+#define SHD_JOB_ANSWER_BYTES (16u << 20)
 
 typedef struct shd_job shd_job;
 
@@ -39,9 +39,13 @@ typedef struct shd_item {
     void (*finish)(struct shd_item *item, const shd_error *failed);
 } shd_item;
 
+/* Host bytes of an item's batch. */
+uint64_t shd_item_bytes(const shd_item *item);
+
 typedef struct shd_item_queue {
     shd_item *head, *tail;
     uint32_t n;
+    uint64_t bytes; /* of their batches */
 } shd_item_queue;
 
 /* Is told that the job has new events or has ended; embedded in a watcher. */

@@ -344,6 +344,32 @@ void shd_jobs_new_id(const shd_jobs *jobs, char *out)
     }
 }
 
+static uint64_t waiting_bytes(const shd_job *job)
+{
+    return job->training.bytes + job->interactive.bytes;
+}
+
+int shd_jobs_check_waiting(const shd_jobs *jobs, const shd_job *job, uint64_t bytes,
+                           shd_error *err)
+{
+    const uint64_t limit = jobs->options.limits.max_waiting_bytes != 0
+                               ? jobs->options.limits.max_waiting_bytes
+                               : SHD_JOBS_WAITING_BYTES;
+    uint64_t all = 0;
+    for (const shd_job *j = jobs->head; j != NULL; j = j->next) {
+        all += waiting_bytes(j);
+    }
+    const uint64_t mine = waiting_bytes(job);
+    if (mine + bytes > limit || all + bytes > 4 * limit) {
+        return shd_fail(err, SHD_EFULL,
+                        "queue full: batches of %llu bytes wait for job %s (at most %llu) and of "
+                        "%llu for all jobs (at most %llu); try again when one is answered",
+                        (unsigned long long)mine, job->id, (unsigned long long)limit,
+                        (unsigned long long)all, (unsigned long long)(4 * limit));
+    }
+    return SHD_OK;
+}
+
 /* ---- the table ---- */
 
 void shd_jobs_hold(shd_jobs *jobs)
@@ -388,7 +414,9 @@ void shd_jobs_remove(shd_jobs *jobs, shd_job *job)
     if (job->trainer != NULL) {
         shd_jobs_release(jobs, job);
     }
-    shd_log(SHD_LOG_INFO, "job %s (%s, %s): removed", job->id, job->spec.name, job->owner);
+    if (!jobs->stopping) {
+        shd_log(SHD_LOG_INFO, "job %s (%s, %s): removed", job->id, job->spec.name, job->owner);
+    }
     shd_job_free(job);
 }
 

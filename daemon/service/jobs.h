@@ -22,7 +22,11 @@ typedef struct shd_jobs_limits {
     uint32_t max_queue;         /* client calls that wait for one job's ranks */
     uint64_t watch_history;     /* step results kept per job */
     uint64_t memory_per_rank;   /* bytes that jobs may plan on one rank */
+    uint64_t max_waiting_bytes; /* of batches that wait, one job's; 0: SHD_JOBS_WAITING_BYTES */
 } shd_jobs_limits;
+
+/* All jobs together may have four times as much waiting as one. */
+#define SHD_JOBS_WAITING_BYTES (256ull << 20)
 
 /* Everything behind a pointer is borrowed and outlives the table. `rules` and `data_roots` are read
  * at every use; after their owner replaced them (reload), call shd_jobs_set_access. */
@@ -103,6 +107,10 @@ void shd_jobs_remove(shd_jobs *jobs, struct shd_job *job);
 
 /* Something changed that may let work start: looks for work on idle ranks. */
 void shd_jobs_kick(shd_jobs *jobs);
+
+/* 0, or SHD_EFULL when `bytes` more of waiting batches would be too many for this job or for all. */
+int shd_jobs_check_waiting(const shd_jobs *jobs, const struct shd_job *job, uint64_t bytes,
+                           shd_error *err);
 
 /* The job's planned bytes are free again. */
 void shd_jobs_release(shd_jobs *jobs, const struct shd_job *job);

@@ -303,6 +303,9 @@ static void drive_call(shd_call *call, shd_jobs *jobs, const char *ref, uint64_t
             d->lengths = lengths_of(batch);
             rc = shd_trainer_check_batch(job->trainer, work, &err);
         }
+        if (rc == SHD_OK) {
+            rc = shd_jobs_check_waiting(jobs, job, shd_item_bytes(&d->item), &err);
+        }
     }
     if (rc < 0) {
         drive_free(d);

@@ -121,6 +121,25 @@ TEST_F(Drive, AFullQueueLosesNothing)
     EXPECT_EQ(step(id), 6u);
 }
 
+TEST_F(Drive, WaitingBatchesAreBoundedInBytes)
+{
+    limits.max_waiting_bytes = 60; // a batch of three tokens takes 24
+    start(true);
+    const std::string id = create_running(Spec("j"), true);
+    Call a = train_step(id, 1), b = train_step(id, 2), c = train_step(id, 3);
+    Call d = train_step(id, 4);
+    EXPECT_EQ(d->code, SHD_EFULL);
+    EXPECT_NE(d->error.find("batches of 48 bytes wait"), std::string::npos) << d->error;
+    EXPECT_EQ(next_seq(id), 4u);
+    finish("j");
+    turn();
+    d = train_step(id, 4);
+    for (int i = 0; i < 3; i++) {
+        finish("j");
+    }
+    EXPECT_TRUE(d->ok()) << d->error;
+}
+
 TEST_F(Drive, RefusedCallsTakeNoNumber)
 {
     start(false);
