@@ -20,6 +20,7 @@
 #define BEAT_MS 1000u        /* the completion-queue thread comes round at least so often */
 #define CLOSE_GRACE_MS 1000u /* for final statuses to reach their clients at shutdown */
 #define MAX_METADATA (16 * 1024)
+#define CONNECTION_BYTES (256 * 1024) /* windows and buffers of a connection with small calls */
 
 /* ---- completion-queue thread ---- */
 
@@ -208,6 +209,9 @@ static grpc_server *create_server(const shd_rpc *rpc)
          {.integer = (int)rpc->limits.max_calls + 16}},
         {GRPC_ARG_INTEGER, (char *)GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, {.integer = 0}},
         {GRPC_ARG_INTEGER, (char *)GRPC_ARG_ENABLE_CHANNELZ, {.integer = 0}},
+        {GRPC_ARG_POINTER,
+         (char *)GRPC_ARG_RESOURCE_QUOTA,
+         {.pointer = {rpc->quota, grpc_resource_quota_arg_vtable()}}},
     };
     grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
     grpc_server *server = grpc_server_create(&list, NULL);
@@ -354,6 +358,9 @@ int shd_rpc_create(uv_loop_t *loop, const shd_rpc_limits *limits, shd_rpc **out,
     gpr_set_log_function(on_grpc_log);
     grpc_init();
     rpc->cq = grpc_completion_queue_create_for_next(NULL);
+    rpc->quota = grpc_resource_quota_create("shardd");
+    grpc_resource_quota_resize(rpc->quota, 4 * limits->max_message +
+                                               (size_t)limits->max_connections * CONNECTION_BYTES);
     atomic_init(&rpc->beat_ns, uv_hrtime());
     rc = uv_thread_create(&rpc->thread, cq_thread, rpc);
     if (rc < 0) {
@@ -467,6 +474,7 @@ void shd_rpc_free(shd_rpc *rpc)
     free(rpc->queue.items);
     free(rpc->spare.items);
     free(rpc->tables);
+    grpc_resource_quota_unref(rpc->quota);
     free(rpc);
     grpc_shutdown();
 }

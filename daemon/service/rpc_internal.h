@@ -116,6 +116,7 @@ struct shd_rpc {
     void *gate_arg;
 
     grpc_completion_queue *cq;
+    grpc_resource_quota *quota; /* shared by all connections */
     uv_thread_t thread;
     uv_mutex_t mutex;
     shd_event_list queue; /* under mutex */
