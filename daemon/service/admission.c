@@ -272,8 +272,8 @@ static void largest_tags(const shd_plan *plan, char *out, size_t size)
         taken[best] = 1;
         char bytes[24];
         const size_t used = strlen(out);
-        snprintf(out + used, size - used, "%s%s %s", i > 0 ? ", " : "",
-                 shd_tag_name((shd_tag)best), human(plan->peak[best], bytes));
+        snprintf(out + used, size - used, "%s%s %s", i > 0 ? ", " : "", shd_tag_name((shd_tag)best),
+                 human(plan->peak[best], bytes));
     }
 }
 
@@ -313,13 +313,13 @@ static void after_prepare(uv_work_t *work, int status)
     }
     const uint64_t *planned = shd_jobs_planned(r->jobs);
     uint64_t fullest;
-    a->first_rank =
-        shd_admission_place(planned, r->n_ranks, a->spec.strategy.world, &fullest);
+    a->first_rank = shd_admission_place(planned, r->n_ranks, a->spec.strategy.world, &fullest);
     a->available = fullest < r->budget ? r->budget - fullest : 0;
     a->needs = shd_admission_bytes(&a->plan);
     if (a->needs <= a->available) {
         char needs[24], has[24];
-        snprintf(a->verdict, sizeof(a->verdict), "fits: needs %llu bytes (%s) on each of %u ranks, %s free",
+        snprintf(a->verdict, sizeof(a->verdict),
+                 "fits: needs %llu bytes (%s) on each of %u ranks, %s free",
                  (unsigned long long)a->needs, human(a->needs, needs), a->spec.strategy.world,
                  human(a->available, has));
         finish(r);

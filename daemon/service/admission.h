@@ -1,6 +1,6 @@
-/* Admission: from a caller's spec to a plan, open files, a place on the ranks, and a verdict with the
- * numbers. Files are opened and plans made on a thread of libuv's pool, so that the loop goes on.
- * Floor F5; loop thread. */
+/* Admission: from a caller's spec to a plan, open files, a place on the ranks, and a verdict with
+ * the numbers. Files are opened and plans made on a thread of libuv's pool, so that the loop goes
+ * on. Floor F5; loop thread. */
 #ifndef SHD_DAEMON_SERVICE_ADMISSION_H
 #define SHD_DAEMON_SERVICE_ADMISSION_H
 
@@ -28,8 +28,8 @@ typedef struct shd_admission {
     uint32_t first_rank; /* the place on the ranks: [first_rank, first_rank + world) */
     uint64_t available;  /* bytes free on the fullest of them */
     char verdict[SHD_ERROR_MESSAGE_MAX]; /* one sentence */
-    shd_source *data, *eval; /* NULL without files */
-    char owner[33];      /* user name, or the number */
+    shd_source *data, *eval;             /* NULL without files */
+    char owner[33];                      /* user name, or the number */
     void *arg;
 } shd_admission;
 

@@ -14,10 +14,10 @@ extern "C" {
 
 typedef struct shd_answer {
     uint64_t seq;
-    int kind;       /* what the call was; the caller's numbers */
-    int rc;         /* 0, or the error that was answered */
-    char *error;    /* owned; its message, NULL when rc is 0 */
-    uint8_t *data;  /* owned; the packed response, NULL when rc is not 0 */
+    int kind;      /* what the call was; the caller's numbers */
+    int rc;        /* 0, or the error that was answered */
+    char *error;   /* owned; its message, NULL when rc is 0 */
+    uint8_t *data; /* owned; the packed response, NULL when rc is not 0 */
     size_t size;
 } shd_answer;
 

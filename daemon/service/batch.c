@@ -4,8 +4,7 @@
 
 #include "daemon/base/mem.h"
 
-static int check(const Shard__V1__Batch *in, uint32_t max_length, size_t *length,
-                 shd_error *err)
+static int check(const Shard__V1__Batch *in, uint32_t max_length, size_t *length, shd_error *err)
 {
     if (in == NULL || in->n_sequences == 0) {
         return shd_fail(err, SHD_EINVAL, "the batch has no sequences");

@@ -129,10 +129,9 @@ static Shard__V1__Bytes *encode_bytes(uint64_t planned, uint64_t now, uint64_t p
     return m;
 }
 
-static Shard__V1__RankMemory *encode_rank(const shd_plan *plan, uint32_t rank,
-                                          uint32_t daemon_rank, const shd_usage *usage,
-                                          uint64_t total_peak, uint64_t reserved,
-                                          shd_scratch *scratch)
+static Shard__V1__RankMemory *encode_rank(const shd_plan *plan, uint32_t rank, uint32_t daemon_rank,
+                                          const shd_usage *usage, uint64_t total_peak,
+                                          uint64_t reserved, shd_scratch *scratch)
 {
     Shard__V1__RankMemory *m = shd_scratch_take(scratch, 1, sizeof(*m));
     shard__v1__rank_memory__init(m);
@@ -202,8 +201,8 @@ Shard__V1__JobStatus *shd_encode_status(const shd_job *job, shd_scratch *scratch
             usage = job->last_usage[r];
             total_peak = job->last_total_peak[r];
         }
-        m->memory[r] = encode_rank(&job->plan, r, job->first_rank + r, usage, total_peak, reserved,
-                                   scratch);
+        m->memory[r] =
+            encode_rank(&job->plan, r, job->first_rank + r, usage, total_peak, reserved, scratch);
     }
     shd_comm_count count[SHD_COMM_KIND_COUNT];
     if (job->trainer != NULL) {
@@ -229,8 +228,8 @@ void shd_encode_plan(const shd_spec *spec, const shd_plan *plan, uint32_t first_
     out->n_memory = spec->strategy.world;
     out->memory = shd_scratch_take(scratch, out->n_memory, sizeof(*out->memory));
     for (uint32_t r = 0; r < spec->strategy.world; r++) {
-        out->memory[r] = encode_rank(plan, r, first_rank + r, no_usage, 0,
-                                     shd_admission_bytes(plan), scratch);
+        out->memory[r] =
+            encode_rank(plan, r, first_rank + r, no_usage, 0, shd_admission_bytes(plan), scratch);
     }
     out->comm = encode_comm(plan, no_count, no_bytes, &out->n_comm, scratch);
     out->units = plan->units;

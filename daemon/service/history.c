@@ -16,12 +16,12 @@ typedef struct chunk {
 /* A ring of chunks: dropping the oldest moves nothing. */
 struct shd_history {
     uint64_t max_steps;
-    uint64_t steps; /* step results kept */
-    uint64_t end;   /* index of the next event */
+    uint64_t steps;       /* step results kept */
+    uint64_t end;         /* index of the next event */
     uint64_t first_chunk; /* number of the oldest chunk: event i is in chunk i / CHUNK_EVENTS */
     uint64_t n_chunks;
-    uint64_t capacity; /* a power of two */
-    chunk **chunks;    /* chunk number c at c % capacity */
+    uint64_t capacity;     /* a power of two */
+    chunk **chunks;        /* chunk number c at c % capacity */
     uint64_t dropped_step; /* step of the last event dropped; of interest when first_chunk > 0 */
 };
 

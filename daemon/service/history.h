@@ -11,11 +11,7 @@
 extern "C" {
 #endif
 
-typedef enum shd_event_kind {
-    SHD_EVENT_STEP = 0,
-    SHD_EVENT_EVAL,
-    SHD_EVENT_STATE
-} shd_event_kind;
+typedef enum shd_event_kind { SHD_EVENT_STEP = 0, SHD_EVENT_EVAL, SHD_EVENT_STATE } shd_event_kind;
 
 /* 80 bytes; the meaning of the fields is that of the messages in proto/shard.proto. */
 typedef struct shd_event {

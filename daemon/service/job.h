@@ -13,6 +13,7 @@
 #include "daemon/service/answers.h"
 #include "daemon/service/auth.h"
 #include "daemon/service/history.h"
+#include "daemon/service/item.h"
 #include "daemon/service/jobs.h"
 #include "daemon/service/sched.h"
 #include "daemon/train/trainer.h"
@@ -26,27 +27,6 @@ extern "C" {
 /* Answers kept for calls that are sent again, and how many bytes they may take. */
 #define SHD_JOB_ANSWERS 256u
 #define SHD_JOB_ANSWER_BYTES (16u << 20)
-
-typedef struct shd_job shd_job;
-
-/* Work for the ranks of a job; embedded in what its submitter needs to remember. */
-typedef struct shd_item {
-    shd_work work;
-    shd_job *job;
-    struct shd_item *next;
-    /* Loop thread, exactly once: NULL when it was executed (results in `work`), else why not. The
-     * item is the submitter's again. */
-    void (*finish)(struct shd_item *item, const shd_error *failed);
-} shd_item;
-
-/* Host bytes of an item's batch. */
-uint64_t shd_item_bytes(const shd_item *item);
-
-typedef struct shd_item_queue {
-    shd_item *head, *tail;
-    uint32_t n;
-    uint64_t bytes; /* of their batches */
-} shd_item_queue;
 
 /* Is told that the job has new events or has ended; embedded in a watcher. */
 typedef struct shd_job_observer {
@@ -75,11 +55,12 @@ struct shd_job {
     shd_spec spec;
     Shard__V1__JobSpec *spec_message; /* every field as in use */
     shd_plan plan;
-    uint64_t reserved;   /* bytes planned on each of its ranks */
-    uint32_t first_rank; /* daemon ranks [first_rank, first_rank + world) */
+    uint64_t reserved;    /* bytes planned on each of its ranks */
+    uint32_t first_rank;  /* daemon ranks [first_rank, first_rank + world) */
     shd_trainer *trainer; /* NULL once the memory is freed */
-    shd_usage (*last_usage)[SHD_TAG_COUNT]; /* [world] as it was when the memory was freed, or NULL */
-    uint64_t *last_total_peak;              /* [world] likewise */
+    shd_usage (
+        *last_usage)[SHD_TAG_COUNT]; /* [world] as it was when the memory was freed, or NULL */
+    uint64_t *last_total_peak;       /* [world] likewise */
     shd_comm_count last_comm[SHD_COMM_KIND_COUNT];
 
     Shard__V1__JobState state;
@@ -112,11 +93,11 @@ struct shd_job {
     uint64_t next_seq;    /* rpc_drive.c */
     shd_answers *answers; /* rpc_drive.c */
 
-    shd_item_queue training;    /* client-driven calls, by seq */
+    shd_item_queue training; /* client-driven calls, by seq */
     shd_item_queue interactive;
-    shd_item own;               /* INIT, DATA_STEP, EVAL */
-    shd_item *running;          /* on the ranks */
-    shd_sched_entity turn;      /* jobs.c */
+    shd_item own;          /* INIT, DATA_STEP, EVAL */
+    shd_item *running;     /* on the ranks */
+    shd_sched_entity turn; /* jobs.c */
 };
 
 typedef struct shd_job_params {
@@ -126,7 +107,7 @@ typedef struct shd_job_params {
     const shd_plan *plan;
     uint32_t first_rank;
     const shd_identity *who;
-    const char *owner; /* user name, or the number */
+    const char *owner;       /* user name, or the number */
     shd_source *data, *eval; /* taken over, also on failure; may be NULL */
 } shd_job_params;
 

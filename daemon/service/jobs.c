@@ -311,8 +311,8 @@ int shd_jobs_check_room(const shd_jobs *jobs, const shd_identity *who, const cha
         }
     }
     if (n >= limits->max_jobs) {
-        return shd_fail(err, SHD_EFULL, "the daemon has %u jobs, its limit (max_jobs); delete ended ones",
-                        n);
+        return shd_fail(err, SHD_EFULL,
+                        "the daemon has %u jobs, its limit (max_jobs); delete ended ones", n);
     }
     if (of_user >= limits->max_jobs_per_user) {
         return shd_fail(err, SHD_EFULL,
@@ -349,8 +349,7 @@ static uint64_t waiting_bytes(const shd_job *job)
     return job->training.bytes + job->interactive.bytes;
 }
 
-int shd_jobs_check_waiting(const shd_jobs *jobs, const shd_job *job, uint64_t bytes,
-                           shd_error *err)
+int shd_jobs_check_waiting(const shd_jobs *jobs, const shd_job *job, uint64_t bytes, shd_error *err)
 {
     const uint64_t limit = jobs->options.limits.max_waiting_bytes != 0
                                ? jobs->options.limits.max_waiting_bytes

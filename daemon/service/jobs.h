@@ -60,7 +60,8 @@ void shd_jobs_stop(shd_jobs *jobs, void (*done)(void *arg), void *arg);
 void shd_jobs_set_access(shd_jobs *jobs, const shd_auth_rules *rules, char *const *data_roots,
                          uint32_t n_data_roots);
 
-/* "2 jobs, 1 running; kjv: step 120 of 1000, loss 1.8312": for the service manager's status line. */
+/* "2 jobs, 1 running; kjv: step 120 of 1000, loss 1.8312": for the service manager's status line.
+ */
 void shd_jobs_status_text(const shd_jobs *jobs, char *out, size_t size);
 
 /* ---- for the RPC families ---- */
@@ -108,7 +109,8 @@ void shd_jobs_remove(shd_jobs *jobs, struct shd_job *job);
 /* Something changed that may let work start: looks for work on idle ranks. */
 void shd_jobs_kick(shd_jobs *jobs);
 
-/* 0, or SHD_EFULL when `bytes` more of waiting batches would be too many for this job or for all. */
+/* 0, or SHD_EFULL when `bytes` more of waiting batches would be too many for this job or for all.
+ */
 int shd_jobs_check_waiting(const shd_jobs *jobs, const struct shd_job *job, uint64_t bytes,
                            shd_error *err);
 

@@ -59,8 +59,7 @@ static void forget_oldest_of(shd_requests *requests, uid_t uid)
     }
 }
 
-void shd_requests_put(shd_requests *requests, uid_t uid, const char *request_id,
-                      const char *job_id)
+void shd_requests_put(shd_requests *requests, uid_t uid, const char *request_id, const char *job_id)
 {
     uint32_t of_user = 0;
     for (const entry *e = requests->oldest; e != NULL; e = e->next) {

@@ -23,7 +23,8 @@ void shd_requests_free(shd_requests *requests); /* NULL is fine */
 /* The id of the job that (uid, request_id) made; NULL: not known. */
 const char *shd_requests_get(const shd_requests *requests, uid_t uid, const char *request_id);
 
-/* Remembers; (uid, request_id) must not be known yet. Forgets the user's oldest beyond the limit. */
+/* Remembers; (uid, request_id) must not be known yet. Forgets the user's oldest beyond the limit.
+ */
 void shd_requests_put(shd_requests *requests, uid_t uid, const char *request_id,
                       const char *job_id);
 

@@ -19,8 +19,7 @@ static Shard__V1__TokenLogprobs **encode_logprobs(const shd_work *work, const ui
     if (work->logprobs == NULL) {
         return NULL;
     }
-    Shard__V1__TokenLogprobs **all =
-        shd_scratch_take(scratch, work->batch.sequences, sizeof(*all));
+    Shard__V1__TokenLogprobs **all = shd_scratch_take(scratch, work->batch.sequences, sizeof(*all));
     for (uint32_t i = 0; i < work->batch.sequences; i++) {
         all[i] = shd_scratch_take(scratch, 1, sizeof(**all));
         shard__v1__token_logprobs__init(all[i]);
@@ -56,18 +55,24 @@ typedef struct drive {
 static const char *kind_name(int kind)
 {
     switch (kind) {
-    case SHD_WORK_FORWARD_BACKWARD: return "ForwardBackward";
-    case SHD_WORK_OPTIM_STEP: return "OptimStep";
-    default: return "TrainStep";
+    case SHD_WORK_FORWARD_BACKWARD:
+        return "ForwardBackward";
+    case SHD_WORK_OPTIM_STEP:
+        return "OptimStep";
+    default:
+        return "TrainStep";
     }
 }
 
 static const ProtobufCMessageDescriptor *response_type(int kind)
 {
     switch (kind) {
-    case SHD_WORK_FORWARD_BACKWARD: return &shard__v1__forward_backward_response__descriptor;
-    case SHD_WORK_OPTIM_STEP: return &shard__v1__optim_step_response__descriptor;
-    default: return &shard__v1__train_step_response__descriptor;
+    case SHD_WORK_FORWARD_BACKWARD:
+        return &shard__v1__forward_backward_response__descriptor;
+    case SHD_WORK_OPTIM_STEP:
+        return &shard__v1__optim_step_response__descriptor;
+    default:
+        return &shard__v1__train_step_response__descriptor;
     }
 }
 
@@ -186,7 +191,8 @@ static void answer_again(shd_call *call, shd_job *job, uint64_t seq, int kind)
     }
     const int first_kind = d != NULL ? (int)d->item.work.kind : answer->kind;
     if (first_kind != kind) {
-        shd_call_failf(call, SHD_ESEQUENCE, "seq %llu was %s and cannot be sent again as %s; the next is %llu",
+        shd_call_failf(call, SHD_ESEQUENCE,
+                       "seq %llu was %s and cannot be sent again as %s; the next is %llu",
                        (unsigned long long)seq, kind_name(first_kind), kind_name(kind),
                        (unsigned long long)job->next_seq);
     } else if (d != NULL) {
@@ -215,8 +221,9 @@ static int check_accept(const shd_job *job, uint64_t seq, int kind, shd_error *e
     uint32_t accumulated;
     shd_job_projected(job, &steps, &accumulated);
     if (job->spec.steps != 0 && steps >= job->spec.steps) {
-        return shd_fail(err, SHD_ESTATE, "job %s takes %llu steps (--steps) and all are taken or queued",
-                        job->id, (unsigned long long)job->spec.steps);
+        return shd_fail(err, SHD_ESTATE,
+                        "job %s takes %llu steps (--steps) and all are taken or queued", job->id,
+                        (unsigned long long)job->spec.steps);
     }
     if (kind == SHD_WORK_OPTIM_STEP && accumulated == 0) {
         return shd_fail(err, SHD_ESTATE,

@@ -13,7 +13,7 @@ enum { DEFAULT_TOKENS = 128, MAX_TOKENS = 100000 };
 /* One stream. Its item is in the job's queue, on the ranks, or idle: then the client reads too
  * slowly and the next token waits for room. */
 typedef struct generation {
-    shd_item item; /* first */
+    shd_item item;  /* first */
     shd_call *call; /* NULL once the client is gone */
     shd_sampling sampling;
     uint32_t made, wanted; /* tokens */

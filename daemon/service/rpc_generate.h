@@ -11,7 +11,8 @@
 extern "C" {
 #endif
 
-/* The method table (static storage) for shd_rpc_add_methods; its service pointer is an shd_jobs *. */
+/* The method table (static storage) for shd_rpc_add_methods; its service pointer is an shd_jobs *.
+ */
 const shd_rpc_method *shd_rpc_generate_methods(size_t *n);
 
 #ifdef __cplusplus

@@ -41,7 +41,8 @@ static void add_call(creation *c, shd_call *call)
 static creation *find_creation(const shd_jobs *jobs, uid_t uid, const char *request_id)
 {
     creation *c = creations;
-    while (c != NULL && (c->jobs != jobs || c->uid != uid || strcmp(c->request_id, request_id) != 0)) {
+    while (c != NULL &&
+           (c->jobs != jobs || c->uid != uid || strcmp(c->request_id, request_id) != 0)) {
         c = c->next;
     }
     return c;

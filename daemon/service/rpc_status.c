@@ -236,8 +236,8 @@ static void plan(shd_call *call, const ProtobufCMessage *request, void *service)
         shd_call_failf(call, SHD_EINVAL, "no spec given; a plan needs at least a model");
     } else if (shd_jobs_stopping(status->jobs)) {
         shd_call_failf(call, SHD_EUNAVAILABLE, "the daemon is stopping");
-    } else if (shd_admission_start(status->jobs, shd_call_identity(call), q->spec, 0, on_plan,
-                                   call, &err) < 0) {
+    } else if (shd_admission_start(status->jobs, shd_call_identity(call), q->spec, 0, on_plan, call,
+                                   &err) < 0) {
         shd_call_fail(call, &err);
     }
 }
@@ -246,8 +246,8 @@ const shd_rpc_method *shd_rpc_status_methods(size_t *n)
 {
     static const shd_rpc_method methods[] = {
         {"/shard.v1.Shard/Status", &shard__v1__status_request__descriptor, status_rpc, 0},
-        {"/shard.v1.Shard/WatchStatus", &shard__v1__watch_status_request__descriptor,
-         watch_status, 1},
+        {"/shard.v1.Shard/WatchStatus", &shard__v1__watch_status_request__descriptor, watch_status,
+         1},
         {"/shard.v1.Shard/Plan", &shard__v1__plan_request__descriptor, plan, 0},
     };
     *n = sizeof(methods) / sizeof(methods[0]);

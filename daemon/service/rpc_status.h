@@ -28,7 +28,8 @@ shd_status *shd_status_create(shd_jobs *jobs, shd_rpc *rpc, const shd_status_inf
 /* After the last call; before the jobs. The loop must run once more so that the timer closes. */
 void shd_status_free(shd_status *status);
 
-/* The method table (static storage) for shd_rpc_add_methods; its service pointer is an shd_status *. */
+/* The method table (static storage) for shd_rpc_add_methods; its service pointer is an shd_status
+ * *. */
 const shd_rpc_method *shd_rpc_status_methods(size_t *n);
 
 #ifdef __cplusplus

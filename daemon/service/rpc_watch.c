@@ -63,8 +63,8 @@ static void on_removed(shd_job_observer *observer)
     watcher *w = (watcher *)observer;
     const uint64_t end = shd_history_end(w->job->history);
     if (w->next < end) {
-        shd_call_failf(w->call, SHD_ECANCELLED, "job %s was deleted before its last events were read",
-                       w->job->id);
+        shd_call_failf(w->call, SHD_ECANCELLED,
+                       "job %s was deleted before its last events were read", w->job->id);
     } else {
         shd_call_end(w->call);
     }

@@ -88,8 +88,7 @@ static uint32_t draw_likeliest(const shd_sampling *sampling, const float *logits
                                float max, double u)
 {
     const double t = sampling->temperature;
-    const uint32_t most =
-        sampling->top_k != 0 && sampling->top_k < vocab ? sampling->top_k : vocab;
+    const uint32_t most = sampling->top_k != 0 && sampling->top_k < vocab ? sampling->top_k : vocab;
     uint32_t *heap = shd_reallocarray(NULL, vocab, sizeof(*heap));
     uint32_t *ids = shd_reallocarray(NULL, most, sizeof(*ids));
     uint32_t left = vocab, taken = 0, kept = 0;

@@ -19,7 +19,10 @@ typedef struct shd_sampling {
 } shd_sampling;
 
 /* Temperature 1, all tokens, seed 1. */
-#define SHD_SAMPLING_DEFAULT {1.0, 0, 1.0, 1}
+#define SHD_SAMPLING_DEFAULT                                                                       \
+    {                                                                                              \
+        1.0, 0, 1.0, 1                                                                             \
+    }
 
 /* temperature in [0, 100], top_p in (0, 1]; SHD_EINVAL names the value. */
 int shd_sampling_check(const shd_sampling *sampling, shd_error *err);

@@ -3,8 +3,8 @@
  *
  * An entity (a job) runs on a window of ranks and gets 1/weight of virtual time per item. Ready
  * entities are served in the order of their start tags. One that comes first but finds a rank busy
- * still claims its idle ranks, so narrow entities cannot starve a wide one; as claims are made in one
- * total order there is no deadlock. */
+ * still claims its idle ranks, so narrow entities cannot starve a wide one; as claims are made in
+ * one total order there is no deadlock. */
 #ifndef SHD_DAEMON_SERVICE_SCHED_H
 #define SHD_DAEMON_SERVICE_SCHED_H
 
@@ -15,13 +15,13 @@ extern "C" {
 #endif
 
 typedef struct shd_sched_entity {
-    uint32_t first, n;    /* ranks [first, first + n) */
-    uint32_t weight;      /* 1..100 */
-    int ready;            /* has an item to run */
-    int running;          /* has an item on its ranks */
-    uint64_t start;       /* tag of the next item */
-    uint64_t finish;      /* tag after the last item */
-    uint64_t turn;        /* when it was last served; of two equal tags the longer waiting is first */
+    uint32_t first, n; /* ranks [first, first + n) */
+    uint32_t weight;   /* 1..100 */
+    int ready;         /* has an item to run */
+    int running;       /* has an item on its ranks */
+    uint64_t start;    /* tag of the next item */
+    uint64_t finish;   /* tag after the last item */
+    uint64_t turn;     /* when it was last served; of two equal tags the longer waiting is first */
     struct shd_sched_entity *next;
     void *owner;
 } shd_sched_entity;

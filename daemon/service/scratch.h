@@ -13,7 +13,10 @@ typedef struct shd_scratch {
     struct shd_scratch_block *blocks;
 } shd_scratch;
 
-#define SHD_SCRATCH_INIT {NULL}
+#define SHD_SCRATCH_INIT                                                                           \
+    {                                                                                              \
+        NULL                                                                                       \
+    }
 
 /* n * size zeroed bytes, aligned for any type; live until shd_scratch_free. */
 void *shd_scratch_take(shd_scratch *scratch, size_t n, size_t size);

@@ -67,7 +67,8 @@ TEST(Batch, RefusesWhatIsNone)
               std::string::npos);
     EXPECT_NE(refusal(Sequences(Lists{{1, 2}}, Lists{{1}})).find("2 tokens but 1 targets"),
               std::string::npos);
-    EXPECT_NE(refusal(Sequences(Lists{std::vector<int32_t>(9, 1)})).find("9 tokens; the job's longest is 8"),
+    EXPECT_NE(refusal(Sequences(Lists{std::vector<int32_t>(9, 1)}))
+                  .find("9 tokens; the job's longest is 8"),
               std::string::npos);
 }
 

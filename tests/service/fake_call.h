@@ -1,5 +1,5 @@
-// Calls without gRPC: stands in for the shd_call_* half of daemon/service/rpc.h, so that a test sees
-// what a handler did with a call, and can make the client slow or go away.
+// Calls without gRPC: stands in for the shd_call_* half of daemon/service/rpc.h, so that a test
+// sees what a handler did with a call, and can make the client slow or go away.
 #ifndef SHD_TESTS_SERVICE_FAKE_CALL_H
 #define SHD_TESTS_SERVICE_FAKE_CALL_H
 
@@ -16,15 +16,22 @@ struct Packed {
 };
 
 // Unpacks to a message that frees itself.
-template <typename T>
-struct Unpacked {
+template <typename T> struct Unpacked {
     explicit Unpacked(const Packed &p)
         : m((T *)protobuf_c_message_unpack(p.type, nullptr, p.bytes.size(),
-                                           (const uint8_t *)p.bytes.data())) {}
-    ~Unpacked() { protobuf_c_message_free_unpacked(&m->base, nullptr); }
+                                           (const uint8_t *)p.bytes.data()))
+    {
+    }
+    ~Unpacked()
+    {
+        protobuf_c_message_free_unpacked(&m->base, nullptr);
+    }
     Unpacked(const Unpacked &) = delete;
     Unpacked &operator=(const Unpacked &) = delete;
-    T *operator->() const { return m; }
+    T *operator->() const
+    {
+        return m;
+    }
     T *m;
 };
 
@@ -40,7 +47,10 @@ struct shd_call {
     void (*on_writable)(void *) = nullptr;
     void *arg = nullptr;
 
-    bool ok() const { return finished && code == 0; }
+    bool ok() const
+    {
+        return finished && code == 0;
+    }
     // The client cancels or its connection breaks.
     void go()
     {

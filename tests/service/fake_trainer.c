@@ -175,7 +175,9 @@ static void compute(shd_trainer *t, shd_work *work)
     work->rc = SHD_OK;
     work->ms = 2.0;
     switch (work->kind) {
-    case SHD_WORK_INIT: t->initialised = 1; break;
+    case SHD_WORK_INIT:
+        t->initialised = 1;
+        break;
     case SHD_WORK_DATA_STEP:
         t->samples += t->global_batch;
         work->valid_tokens = (uint64_t)t->global_batch * t->seq_len;

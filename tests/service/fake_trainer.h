@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* Bytes that a fake plan takes, all in all: 64 MiB of parameters, 64 MiB of gradients and 128 MiB of
- * optimizer state divided by their degrees, and 4 KiB of activations per position. */
+/* Bytes that a fake plan takes, all in all: 64 MiB of parameters, 64 MiB of gradients and 128 MiB
+ * of optimizer state divided by their degrees, and 4 KiB of activations per position. */
 #define FAKE_STATE_MIB 64u
 
 /* Called before a work item ends, on the thread that ends it: may change its results. */

@@ -7,7 +7,9 @@
 
 #define STATE(name) SHARD__V1__JOB_STATE__JOB_STATE_##name
 
-class Jobs : public Service {};
+class Jobs : public Service
+{
+};
 
 TEST_F(Jobs, ADataDrivenJobTakesItsStepsAndIsDone)
 {
@@ -37,8 +39,7 @@ TEST_F(Jobs, ADataDrivenJobTakesItsStepsAndIsDone)
 TEST_F(Jobs, EvaluatesEveryNStepsAndAtTheEndOnce)
 {
     start(false);
-    const std::string id =
-        create_running(Spec("e").data(data).steps(7).eval_every(3), false);
+    const std::string id = create_running(Spec("e").data(data).steps(7).eval_every(3), false);
     turn_until([&] { return state(id) == STATE(DONE); });
     Call w = make_call();
     watch(w.get(), id, 0, false);

@@ -10,7 +10,10 @@ struct Rig {
     shd_sched *s;
     std::vector<shd_sched_entity *> on; // running, in the order they began
     explicit Rig(uint32_t ranks) : s(shd_sched_create(ranks)) {}
-    ~Rig() { shd_sched_free(s); }
+    ~Rig()
+    {
+        shd_sched_free(s);
+    }
     void begin_all()
     {
         while (shd_sched_entity *e = shd_sched_next(s)) {

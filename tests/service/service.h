@@ -42,8 +42,14 @@ struct Spec {
         strategy("zero3");
         ranks(2);
     }
-    Spec &strategy(const std::string &s) { return m.strategy = text(s), *this; }
-    Spec &data(const std::string &s) { return m.data = text(s), *this; }
+    Spec &strategy(const std::string &s)
+    {
+        return m.strategy = text(s), *this;
+    }
+    Spec &data(const std::string &s)
+    {
+        return m.data = text(s), *this;
+    }
     Spec &ranks(uint32_t n)
     {
         m.has_ranks_case = SHARD__V1__JOB_SPEC__HAS_RANKS_RANKS;
@@ -86,7 +92,8 @@ struct OneSequence {
     }
 };
 
-class Service : public ::testing::Test {
+class Service : public ::testing::Test
+{
   protected:
     using Call = std::unique_ptr<shd_call>;
     static constexpr uint32_t kRanks = 4;
@@ -215,10 +222,9 @@ class Service : public ::testing::Test {
     void dispatch(shd_call *call, const char *name, const ProtobufCMessage *request)
     {
         const std::string path = std::string("/shard.v1.Shard/") + name;
-        const shd_rpc_method *(*tables[])(size_t *) = {shd_rpc_jobs_methods, shd_rpc_drive_methods,
-                                                       shd_rpc_generate_methods,
-                                                       shd_rpc_watch_methods,
-                                                       shd_rpc_status_methods};
+        const shd_rpc_method *(*tables[])(size_t *) = {
+            shd_rpc_jobs_methods, shd_rpc_drive_methods, shd_rpc_generate_methods,
+            shd_rpc_watch_methods, shd_rpc_status_methods};
         for (auto table : tables) {
             size_t n;
             const shd_rpc_method *methods = table(&n);
@@ -271,8 +277,10 @@ class Service : public ::testing::Test {
         if (manual) {
             finish(spec.m.name);
         }
-        turn_until([&] { return state(id) == SHARD__V1__JOB_STATE__JOB_STATE_RUNNING ||
-                                state(id) == SHARD__V1__JOB_STATE__JOB_STATE_DONE; });
+        turn_until([&] {
+            return state(id) == SHARD__V1__JOB_STATE__JOB_STATE_RUNNING ||
+                   state(id) == SHARD__V1__JOB_STATE__JOB_STATE_DONE;
+        });
         return id;
     }
 

@@ -1,0 +1,314 @@
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/base/log.h"
+#include "daemon/service/job_internal.h"
+
+/* ---- work comes ---- */
+
+static int check_usable(const shd_job *job, shd_error *err)
+{
+    if (job->deleting || job->trainer == NULL || job->state == STATE(FAILED) ||
+        job->state == STATE(CANCELLED)) {
+        return shd_fail(err, SHD_ESTATE, "job %s is %s%s%s; its weights are gone", job->id,
+                        job->deleting ? "being deleted" : shd_job_state_name(job->state),
+                        job->reason[0] != '\0' ? ": " : "", job->reason);
+    }
+    if (shd_jobs_stopping(job->jobs)) {
+        return shd_fail(err, SHD_EUNAVAILABLE, "the daemon is stopping");
+    }
+    return SHD_OK;
+}
+
+int shd_job_push_interactive(shd_job *job, shd_item *item, int goes_on, shd_error *err)
+{
+    SHD_TRY(check_usable(job, err));
+    const uint32_t most = shd_jobs_get_options(job->jobs)->limits.max_queue;
+    if (!goes_on && job->interactive.n >= most) {
+        return shd_fail(err, SHD_EFULL,
+                        "%u calls wait for job %s already (max_queue); try again later", most,
+                        job->id);
+    }
+    if (!goes_on) {
+        SHD_TRY(shd_jobs_check_waiting(job->jobs, job, shd_item_bytes(item), err));
+    }
+    item->job = job;
+    shd_item_queue_push(&job->interactive, item);
+    shd_jobs_kick(job->jobs);
+    return SHD_OK;
+}
+
+void shd_job_push_training(shd_job *job, shd_item *item)
+{
+    item->job = job;
+    shd_item_queue_push(&job->training, item);
+    shd_jobs_kick(job->jobs);
+}
+
+int shd_job_withdraw(shd_job *job, shd_item *item)
+{
+    return shd_item_queue_remove(&job->interactive, item);
+}
+
+static void project(const shd_item *item, uint64_t *steps, uint32_t *accumulated)
+{
+    switch (item->work.kind) {
+    case SHD_WORK_FORWARD_BACKWARD:
+        (*accumulated)++;
+        break;
+    case SHD_WORK_OPTIM_STEP:
+    case SHD_WORK_TRAIN_STEP:
+        (*steps)++;
+        *accumulated = 0;
+        break;
+    default:
+        break;
+    }
+}
+
+void shd_job_projected(const shd_job *job, uint64_t *steps, uint32_t *accumulated)
+{
+    *steps = job->step;
+    *accumulated = job->accumulated;
+    if (job->running != NULL) {
+        project(job->running, steps, accumulated);
+    }
+    for (const shd_item *item = job->training.head; item != NULL; item = item->next) {
+        project(item, steps, accumulated);
+    }
+}
+
+/* ---- work goes ---- */
+
+/* Is there a training item to run now? */
+static int training_waits(const shd_job *job)
+{
+    if (job->state == STATE(QUEUED)) {
+        return !job->initialised;
+    }
+    if (job->state != STATE(RUNNING) || job->pause_wanted) {
+        return 0;
+    }
+    return job->eval_due || !shd_job_client_driven(job) || job->training.n > 0;
+}
+
+static int interactive_waits(const shd_job *job)
+{
+    return job->initialised && !job->deleting && job->trainer != NULL && job->interactive.n > 0;
+}
+
+int shd_job_has_work(const shd_job *job)
+{
+    return training_waits(job) || interactive_waits(job);
+}
+
+static shd_item *own_item(shd_job *job, shd_work_kind kind)
+{
+    shd_work_fini(&job->own.work);
+    shd_work_init(&job->own.work, kind);
+    return &job->own;
+}
+
+static shd_item *next_training(shd_job *job)
+{
+    if (!job->initialised) {
+        return own_item(job, SHD_WORK_INIT);
+    }
+    if (job->eval_due) {
+        return own_item(job, SHD_WORK_EVAL);
+    }
+    return shd_job_client_driven(job) ? shd_item_queue_pop(&job->training)
+                                      : own_item(job, SHD_WORK_DATA_STEP);
+}
+
+int shd_job_start(shd_job *job)
+{
+    assert(job->running == NULL);
+    for (;;) {
+        const int training = training_waits(job), interactive = interactive_waits(job);
+        if (!training && !interactive) {
+            return 0;
+        }
+        const int take_interactive = interactive && (!training || job->interactive_turn);
+        shd_item *item =
+            take_interactive ? shd_item_queue_pop(&job->interactive) : next_training(job);
+        job->interactive_turn = !take_interactive;
+        if (item->work.kind == SHD_WORK_OPTIM_STEP && job->accumulated == 0) {
+            /* The ForwardBackward calls before it were accepted, but then failed. */
+            shd_error none;
+            shd_fail(&none, SHD_ESTATE, "no gradients are accumulated; call ForwardBackward first");
+            item->finish(item, &none);
+            continue;
+        }
+        shd_comm_count count[SHD_COMM_KIND_COUNT];
+        shd_trainer_comm(job->trainer, 0, count);
+        for (int kind = 0; kind < SHD_COMM_KIND_COUNT; kind++) {
+            job->comm_before[kind] = count[kind].bytes;
+        }
+        job->running = item;
+        item->work.done = shd_jobs_work_done;
+        item->work.done_arg = item;
+        shd_trainer_submit(job->trainer, &item->work);
+        return 1;
+    }
+}
+
+/* ---- results ---- */
+
+static void count_comm(shd_job *job)
+{
+    shd_comm_count count[SHD_COMM_KIND_COUNT];
+    shd_trainer_comm(job->trainer, 0, count);
+    for (int kind = 0; kind < SHD_COMM_KIND_COUNT; kind++) {
+        job->comm_sum[kind] += count[kind].bytes - job->comm_before[kind];
+    }
+}
+
+static void finish_training(shd_job *job)
+{
+    job->eval_due = 0;
+    shd_job_set_state(job, STATE(DONE), SHD_OK, "");
+}
+
+/* An optimizer step: its result is the sum of what was accumulated since the one before. */
+static void on_step(shd_job *job, const shd_work *work)
+{
+    const int own_tokens = work->kind != SHD_WORK_OPTIM_STEP;
+    if (own_tokens && work->valid_tokens > 0) {
+        job->loss_sum += work->loss * (double)work->valid_tokens;
+        job->tokens_sum += work->valid_tokens;
+    }
+    job->ms_sum += work->ms;
+    job->step = work->step;
+    job->samples = work->samples;
+    shd_event event = {.step = work->step, .kind = SHD_EVENT_STEP, .skipped = work->skipped != 0};
+    event.result.loss = job->tokens_sum > 0 ? job->loss_sum / (double)job->tokens_sum : 0.0;
+    if (job->accumulated == 0) {
+        event.result.loss = work->loss; /* to the bit as the ranks have it */
+    }
+    event.result.grad_norm = work->grad_norm;
+    event.result.lr = work->lr_used;
+    event.result.tokens = job->tokens_sum;
+    event.result.step_ms = job->ms_sum;
+    event.result.tokens_per_s =
+        job->ms_sum > 0.0 ? (double)job->tokens_sum * 1000.0 / job->ms_sum : 0.0;
+    event.result.samples = work->samples;
+    job->last = event;
+    job->has_last = 1;
+    shd_history_append(job->history, &event);
+
+    memcpy(job->comm_last_step, job->comm_sum, sizeof(job->comm_last_step));
+    memset(job->comm_sum, 0, sizeof(job->comm_sum));
+    job->accumulated = 0;
+    job->loss_sum = job->ms_sum = 0.0;
+    job->tokens_sum = 0;
+    if (work->skipped) {
+        job->skipped++;
+        job->skipped_in_a_row++;
+        shd_log(SHD_LOG_WARNING, "job %s (%s): step %llu skipped: the gradient is not finite",
+                job->id, job->spec.name, (unsigned long long)work->step);
+    } else {
+        job->skipped_in_a_row = 0;
+    }
+    shd_job_notify(job);
+    if (job->skipped_in_a_row >= SHD_JOB_MAX_SKIPPED) {
+        char reason[SHD_ERROR_MESSAGE_MAX];
+        snprintf(reason, sizeof(reason),
+                 "the gradient was not finite in %u steps in a row; lower the learning rate or "
+                 "look at the data",
+                 SHD_JOB_MAX_SKIPPED);
+        shd_job_end(job, STATE(FAILED), SHD_ENONFINITE, reason);
+        return;
+    }
+    const int last = job->spec.steps != 0 && job->step >= job->spec.steps;
+    const uint64_t every = job->spec.eval_every;
+    const int evaluated = job->has_eval && job->last_eval.step == job->step;
+    job->eval_due = every != 0 && (last || job->step % every == 0) && !evaluated;
+    if (last && !job->eval_due) {
+        finish_training(job);
+    }
+}
+
+static void on_eval(shd_job *job, const shd_work *work)
+{
+    shd_event event = {.step = job->step, .kind = SHD_EVENT_EVAL};
+    event.eval.loss = work->loss;
+    event.eval.tokens = work->valid_tokens;
+    event.eval.ms = work->ms;
+    job->last_eval = event;
+    job->has_eval = 1;
+    job->eval_due = 0;
+    shd_history_append(job->history, &event);
+    shd_job_notify(job);
+    if (job->spec.steps != 0 && job->step >= job->spec.steps) {
+        finish_training(job);
+    }
+}
+
+static void account(shd_job *job, const shd_work *work)
+{
+    switch (work->kind) {
+    case SHD_WORK_INIT:
+        job->initialised = 1;
+        job->step = work->step;
+        job->samples = work->samples;
+        shd_job_set_state(job, job->pause_wanted ? STATE(PAUSED) : STATE(RUNNING), SHD_OK, "");
+        job->pause_wanted = 0;
+        break;
+    case SHD_WORK_FORWARD_BACKWARD:
+        count_comm(job);
+        job->accumulated++;
+        job->loss_sum += work->valid_tokens > 0 ? work->loss * (double)work->valid_tokens : 0.0;
+        job->tokens_sum += work->valid_tokens;
+        job->ms_sum += work->ms;
+        job->samples = work->samples;
+        break;
+    case SHD_WORK_DATA_STEP:
+    case SHD_WORK_OPTIM_STEP:
+    case SHD_WORK_TRAIN_STEP:
+        count_comm(job);
+        on_step(job, work);
+        break;
+    case SHD_WORK_EVAL:
+        on_eval(job, work);
+        break;
+    case SHD_WORK_FORWARD:
+    case SHD_WORK_NEXT_LOGITS:
+        break;
+    }
+}
+
+int shd_job_finished(shd_job *job, shd_item *item)
+{
+    assert(job->running == item);
+    job->running = NULL;
+    shd_error why = item->work.err;
+    int failed = item->work.rc < 0;
+    if (job->deleting || (shd_job_ended(job) && job->state != STATE(DONE))) {
+        shd_fail(&why, job->deleting ? SHD_ECANCELLED : job->reason_code, "job %s %s%s%s", job->id,
+                 job->deleting                 ? "was deleted"
+                 : job->state == STATE(FAILED) ? "failed"
+                                               : "was cancelled",
+                 job->reason[0] != '\0' ? ": " : "", job->reason);
+        failed = 1;
+    } else if (failed && (item->work.rc != SHD_EINVAL || item == &job->own)) {
+        why.code = item->work.rc;
+        char reason[SHD_ERROR_MESSAGE_MAX];
+        snprintf(reason, sizeof(reason), "%s", why.message);
+        shd_job_end(job, STATE(FAILED), why.code, reason);
+    } else if (!failed) {
+        account(job, &item->work);
+    } else {
+        why.code = item->work.rc;
+    }
+    item->finish(item, failed ? &why : NULL);
+    if (job->pause_wanted && job->state == STATE(RUNNING)) {
+        job->pause_wanted = 0;
+        shd_job_set_state(job, STATE(PAUSED), SHD_OK, "");
+    }
+    if (shd_job_ended(job)) {
+        job->pause_wanted = 0;
+    }
+    return shd_job_settle(job);
+}
