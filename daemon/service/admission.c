@@ -128,8 +128,11 @@ static int try_change(const request *r, const change *c, uint64_t *needs)
 {
     const shd_spec *asked = &r->admission.spec;
     Shard__V1__JobSpec m = *r->message; /* pointers are borrowed */
-    m.has_global_batch_case = SHARD__V1__JOB_SPEC__HAS_GLOBAL_BATCH_GLOBAL_BATCH;
-    m.global_batch = asked->global_batch;
+    if (c->ranks ==
+        0) { /* else the batch of the spec, or its default, which grows with the ranks */
+        m.has_global_batch_case = SHARD__V1__JOB_SPEC__HAS_GLOBAL_BATCH_GLOBAL_BATCH;
+        m.global_batch = asked->global_batch;
+    }
     if (c->zero3) {
         m.strategy = (char *)"zero3";
         m.n_shard_degrees = 0;
@@ -218,8 +221,12 @@ static void on_suggest(uv_work_t *work)
         name_change(r, &smaller, needs);
         named++;
     }
+    const char *strategy = r->message->strategy;
+    const int names_zero3 = r->message->n_shard_degrees == 0 &&
+                            (strategy[0] == '\0' || strcmp(strategy, "zero3") == 0 ||
+                             strcmp(strategy, "full_shard") == 0);
     for (uint32_t ranks = world + 1; ranks <= r->n_ranks && named < MAX_SUGGESTIONS; ranks++) {
-        change c = {.zero3 = 1, .ranks = ranks};
+        change c = {.zero3 = !names_zero3, .ranks = ranks};
         if (try_change(r, &c, &needs)) {
             name_change(r, &c, needs);
             named++;

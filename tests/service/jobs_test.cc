@@ -200,6 +200,16 @@ TEST_F(Jobs, ASmallerMicroBatchIsNamedWhenItFits)
     EXPECT_NE(c->error.find("--micro-batch 16 (80.00 MiB)"), std::string::npos) << c->error;
 }
 
+TEST_F(Jobs, MoreRanksAreNamedWhenTheyHelp)
+{
+    limits.memory_per_rank = 100ull << 20;
+    start(false);
+    Call c = create(Spec("narrow").ranks(2));
+    EXPECT_EQ(c->code, SHD_ENOMEM);
+    EXPECT_NE(c->error.find("would fit: --ranks 3 (94.00 MiB)"), std::string::npos) << c->error;
+    EXPECT_TRUE(create(Spec("wider").ranks(3))->ok());
+}
+
 TEST_F(Jobs, NothingThatFitsIsSaidSo)
 {
     limits.memory_per_rank = 16ull << 20;
