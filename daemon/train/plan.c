@@ -47,7 +47,7 @@ static int run_all(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_
     return 0;
 }
 
-int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err) {
+static int measure(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err) {
     *out = (shd_plan){0};
     shd_model *model = NULL;
     SHD_TRY(shd_model_create(&spec->model, &model, err));
@@ -76,4 +76,30 @@ int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd
     shd_layout_fini(&shared.layout);
     shd_model_free(model);
     return rc;
+}
+
+static shd_spec with_rounds(const shd_spec *spec, uint32_t rounds) {
+    shd_spec changed = *spec;
+    changed.accumulation = rounds;
+    changed.global_batch = rounds * spec->micro_batch * spec->strategy.world;
+    return changed;
+}
+
+/* Accumulation rounds after the first are all alike: the second shows what each of them takes, in
+ * memory nothing more, so that planning a step takes no longer for a large batch. */
+int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err) {
+    if (spec->accumulation <= 2) {
+        return measure(spec, threads_per_rank, out, err);
+    }
+    const shd_spec one = with_rounds(spec, 1), two = with_rounds(spec, 2);
+    shd_plan first;
+    SHD_TRY(measure(&one, threads_per_rank, &first, err));
+    SHD_TRY(measure(&two, threads_per_rank, out, err));
+    const uint64_t more = spec->accumulation - 2;
+    for (int k = 0; k < SHD_COMM_KIND_COUNT; k++) {
+        shd_comm_count *step = &out->comm_step[k];
+        step->bytes += more * (step->bytes - first.comm_step[k].bytes);
+        step->calls += more * (step->calls - first.comm_step[k].calls);
+    }
+    return 0;
 }

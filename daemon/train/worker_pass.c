@@ -1,0 +1,244 @@
+/* Passes: micro-batches over all ranks, from staging the tokens to the exchanged sums. Floor F4; the
+ * rank's thread. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/mem.h"
+#include "daemon/train/worker_internal.h"
+
+/* ---- compute, as the pipeline calls it ---- */
+
+/* Points the tensors of the units of a segment at the memory they have now. */
+static void bind_segment(shd_worker *w, uint32_t segment) {
+    const shd_segment *seg = &w->segments[segment];
+    for (uint32_t k = 0; k < seg->n_units; k++) {
+        const shd_unit *unit = &w->units.units[seg->units[k]];
+        for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
+            const shd_slot *slot = &w->shared->layout.slots[i];
+            if (slot->unit == seg->units[k]) {
+                w->params[i].data = unit->full != NULL ? unit->full + slot->offset : NULL;
+                w->params[i].grad =
+                    unit->local_grad != NULL ? unit->local_grad + slot->offset : NULL;
+            }
+        }
+    }
+}
+
+static int forward_segment(void *arg, uint32_t segment, shd_error *err) {
+    shd_worker *w = arg;
+    SHD_TRY(shd_comm_check(w->comm, err)); /* a single rank has no collectives to end early in */
+    bind_segment(w, segment);
+    w->marks[segment] = shd_tape_mark(w->tape);
+    shd_model_forward(w->shared->model, segment, w->tape, w->param_ptrs, &w->input, &w->x);
+    return shd_tape_error(w->tape, err);
+}
+
+static int backward_segment(void *arg, uint32_t segment, shd_error *err) {
+    shd_worker *w = arg;
+    SHD_TRY(shd_comm_check(w->comm, err));
+    bind_segment(w, segment);
+    return shd_tape_backward(w->tape, w->marks[segment], err);
+}
+
+/* Parameters that nothing flowed back to have zero gradient. */
+static void complete_grads(void *arg, uint32_t unit) {
+    shd_worker *w = arg;
+    for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
+        if (w->shared->layout.slots[i].unit != unit) {
+            continue;
+        }
+        if (!w->params[i].grad_defined) {
+            shd_device_ops(w->dev)->zero(
+                shd_device_opctx(w->dev),
+                w->units.units[unit].local_grad + w->shared->layout.slots[i].offset,
+                (size_t)w->shared->layout.slots[i].numel * sizeof(float));
+        }
+        w->params[i].grad_defined = 0;
+    }
+}
+
+/* ---- one leaf ---- */
+
+/* One leaf: the micro-batch of one rank in one accumulation round. */
+typedef struct leaf {
+    uint32_t sequences, length;
+    int train;
+    int logits; /* the last row's logits are wanted, not losses */
+} leaf;
+
+/* A rank's sums over one leaf, exchanged at the end of a pass. */
+typedef struct leaf_sum {
+    double loss;
+    uint64_t valid;
+} leaf_sum;
+
+static shd_pipeline pipeline_of(shd_worker *w, int compute) {
+    return (shd_pipeline){.n_segments = shd_model_n_segments(w->shared->model),
+                          .segments = w->segments,
+                          .forward = compute ? forward_segment : NULL,
+                          .backward = backward_segment,
+                          .complete_grads = complete_grads,
+                          .arg = w};
+}
+
+/* Runs the leaf that lies in the host staging. */
+static int run_leaf(shd_worker *w, const leaf *lf, leaf_sum *sum, shd_error *err) {
+    const int64_t rows = (int64_t)lf->sequences * lf->length;
+    w->input = (shd_model_input){.ids = w->ids,
+                                 .targets = lf->logits ? NULL : w->targets,
+                                 .losses = w->losses,
+                                 .sequences = lf->sequences,
+                                 .tokens = lf->length};
+    shd_device_from_host(w->dev, w->ids, w->host_ids, (size_t)rows * sizeof(int32_t));
+    shd_device_from_host(w->dev, w->targets, w->host_targets, (size_t)rows * sizeof(int32_t));
+    shd_tape_reset(w->tape, lf->train);
+    const shd_pipeline pipeline = pipeline_of(w, 1);
+    const int rc = lf->train ? shd_pipeline_train(&pipeline, &w->units, err)
+                             : shd_pipeline_forward(&pipeline, &w->units, err);
+    SHD_TRY(rc);
+    if (lf->logits) {
+        return 0;
+    }
+    *sum = (leaf_sum){0};
+    shd_device_ops(w->dev)->sum_losses(shd_device_opctx(w->dev), w->loss_sum, w->losses, rows);
+    shd_device_to_host(w->dev, &sum->loss, w->loss_sum, sizeof sum->loss);
+    for (int64_t i = 0; i < rows; i++) {
+        sum->valid += w->host_targets[i] >= 0;
+    }
+    return 0;
+}
+
+/* Fills the staging from windows [first, first + n) of a sampler. A plan has no source: any
+ * token serves. */
+static int stage_windows(shd_worker *w, const shd_source *source, const shd_sampler *sampler,
+                         uint64_t first, uint32_t n, leaf *out, shd_error *err) {
+    const uint32_t T = shd_worker_spec(w)->seq_len;
+    *out = (leaf){.sequences = n, .length = T};
+    if (source == NULL) {
+        return 0;
+    }
+    int32_t *window = shd_malloc(((size_t)T + 1) * sizeof *window);
+    int rc = 0;
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        rc = shd_source_read(source, shd_sampler_offset(sampler, first + i), (uint64_t)T + 1,
+                             (uint32_t)shd_worker_spec(w)->model.vocab, window, err);
+        memcpy(w->host_ids + (size_t)i * T, window, (size_t)T * sizeof *window);
+        memcpy(w->host_targets + (size_t)i * T, window + 1, (size_t)T * sizeof *window);
+    }
+    free(window);
+    return rc;
+}
+
+/* Fills the staging from a client's batch. Beyond its end: one masked token, so that every rank
+ * runs the same collectives. */
+static void stage_batch(shd_worker *w, const shd_batch *batch, uint64_t leaf_index, leaf *out) {
+    const uint32_t b = shd_worker_spec(w)->micro_batch;
+    const uint64_t first = leaf_index * b;
+    if (first >= batch->sequences) {
+        *out = (leaf){.sequences = 1, .length = 1};
+        w->host_ids[0] = 0;
+        w->host_targets[0] = SHD_IGNORE_INDEX;
+        return;
+    }
+    const uint64_t left = batch->sequences - first;
+    *out = (leaf){.sequences = left < b ? (uint32_t)left : b, .length = batch->length};
+    const size_t n = (size_t)out->sequences * batch->length;
+    memcpy(w->host_ids, batch->tokens + first * batch->length, n * sizeof *w->host_ids);
+    memcpy(w->host_targets, batch->targets + first * batch->length, n * sizeof *w->host_targets);
+}
+
+/* ---- passes: many leaves over all ranks ---- */
+
+
+static int stage_leaf(shd_worker *w, const shd_work *work, uint64_t index, leaf *out,
+                      shd_error *err) {
+    const shd_worker_shared *shared = w->shared;
+    const uint32_t b = shd_worker_spec(w)->micro_batch;
+    switch (work->kind) {
+    case SHD_WORK_DATA_STEP:
+        return stage_windows(w, shared->data, &shared->train, w->samples + index * b, b, out, err);
+    case SHD_WORK_EVAL: {
+        const uint64_t first = index * b;
+        const uint64_t all = shared->eval != NULL ? shared->held_out.windows : b;
+        if (index >= shared->eval_leaves || first >= all) {
+            stage_batch(w, &(shd_batch){0}, 0, out);
+            return 0;
+        }
+        const uint64_t left = all - first;
+        return stage_windows(w, shared->eval, &shared->held_out, first,
+                             left < b ? (uint32_t)left : b, out, err);
+    }
+    default: stage_batch(w, &work->batch, index, out); return 0;
+    }
+}
+
+/* -loss of each row into this rank's share of the batch's log-probabilities. */
+static void store_logprobs(shd_worker *w, const shd_work *work, uint64_t index, const leaf *lf,
+                           shd_work *result) {
+    const uint64_t first = index * shd_worker_spec(w)->micro_batch;
+    if (result->logprobs == NULL || first >= work->batch.sequences) {
+        return;
+    }
+    const size_t n = (size_t)lf->sequences * lf->length;
+    shd_device_to_host(w->dev, w->host_losses, w->losses, n * sizeof(float));
+    for (size_t i = 0; i < n; i++) {
+        /* 0 - x: an ignored row's loss of 0 must not become -0 */
+        result->logprobs[first * work->batch.length + i] = 0.0f - w->host_losses[i];
+    }
+}
+
+int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int train,
+                    shd_work *result, shd_error *err) {
+    const uint32_t W = shd_worker_spec(w)->strategy.world, rank = shd_comm_rank(w->comm);
+    const uint64_t rounds = (leaves + W - 1) / W;
+    leaf_sum *mine = shd_calloc(rounds, sizeof *mine);
+    leaf_sum *all = shd_calloc(rounds * W, sizeof *all);
+    int rc = 0;
+    for (uint64_t j = 0; j < rounds && rc == 0; j++) {
+        leaf lf;
+        rc = stage_leaf(w, work, j * W + rank, &lf, err);
+        if (rc < 0) {
+            break;
+        }
+        lf.train = train;
+        rc = run_leaf(w, &lf, &mine[j], err);
+        if (rc == 0 && train) {
+            shd_units_round_done(&w->units);
+        }
+        if (rc == 0) {
+            store_logprobs(w, work, j * W + rank, &lf, result);
+        }
+    }
+    if (rc == 0) {
+        rc = shd_comm_all_gather_host(w->comm, SHD_COMM_CONTROL, mine, all,
+                                      rounds * sizeof *mine, err);
+    }
+    double loss = 0;
+    for (uint64_t j = 0; j < rounds && rc == 0; j++) {
+        for (uint32_t r = 0; r < W; r++) {
+            loss += all[r * rounds + j].loss;
+            result->valid_tokens += all[r * rounds + j].valid;
+        }
+    }
+    result->loss = result->valid_tokens > 0 ? loss / (double)result->valid_tokens : 0.0;
+    free(mine);
+    free(all);
+    return rc;
+}
+
+/* Rank 0 computes; the others take part in the gathers. */
+int shd_worker_next_logits(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err) {
+    if (shd_comm_rank(w->comm) != 0) {
+        const shd_pipeline pipeline = pipeline_of(w, 0);
+        return shd_pipeline_forward(&pipeline, &w->units, err);
+    }
+    leaf lf;
+    stage_batch(w, &work->batch, 0, &lf);
+    lf.logits = 1;
+    SHD_TRY(run_leaf(w, &lf, NULL, err));
+    const size_t bytes = (size_t)shd_worker_spec(w)->model.vocab * sizeof(float);
+    result->logits = shd_malloc(bytes);
+    shd_device_to_host(w->dev, result->logits, w->x->data, bytes);
+    shd_tape_reset(w->tape, 0);
+    return 0;
+}
