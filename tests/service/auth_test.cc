@@ -3,14 +3,19 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pwd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -337,6 +342,38 @@ TEST_F(Open, AccessListsBind)
     ASSERT_EQ(setxattr((root + "/listed").c_str(), "system.posix_acl_access", &acl, sizeof(acl), 0),
               0);
     EXPECT_EQ(attempt(bob, root + "/listed"), SHD_EPERM) << "the mask takes it away";
+}
+
+// As under RestrictSUIDSGID= of systemd: the system call openat2 does not exist.
+TEST_F(Open, WithoutOpenat2)
+{
+    directory("/root/closed", 0700, 4001, 5001);
+    file("/root/closed/f", 0644, 0, 0);
+    link("../outside", "/root/up");
+    link("closed/f", "/root/in");
+    const pid_t child = fork();
+    if (child == 0) {
+        sock_filter code[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        const sock_fprog program = {4, code};
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+            _exit(2);
+        }
+        _exit(attempt(alice, root + "/in", "/root/closed/f") == 0 &&
+                      attempt(bob, root + "/in") == SHD_EPERM &&
+                      attempt(kRoot, root + "/up") == SHD_EPERM &&
+                      attempt(kRoot, root + "/../outside") == SHD_EPERM && !HasFailure()
+                  ? 0
+                  : 1);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // The rule against the kernel's own judgement, by a real process of the other user.

@@ -1,7 +1,7 @@
 // The daemon as a process: start, readiness, watchdog, reload, activation, refusals, stop.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -93,6 +93,7 @@ class Shardd : public ::testing::Test
         argv.push_back(nullptr);
         const pid_t child = fork();
         if (child == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL); // outlives no crash of the test
             const int out = open((dir + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
             dup2(out, 1);
             dup2(out, 2);
