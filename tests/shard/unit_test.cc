@@ -29,7 +29,7 @@ struct Rank {
 class World {
   public:
     World(const shd_strategy &strategy, const std::vector<int64_t> &numel,
-          const std::vector<uint32_t> &unit, uint64_t extent = 8 << 20)
+          const std::vector<uint32_t> &unit, uint64_t extent = 2 << 20)
         : strategy_(strategy), ranks_(strategy.world), comms_(strategy.world)
     {
         uint32_t n_units = 0;
@@ -213,10 +213,10 @@ std::vector<Flat> Reduce(World *w, const shd_strategy &s, const std::vector<std:
 }
 
 void CheckReduce(const shd_strategy &s, const std::vector<int64_t> &numel,
-                 const std::vector<uint32_t> &units, uint32_t u, uint32_t rounds)
+                 const std::vector<uint32_t> &units, uint32_t u, uint32_t rounds, uint64_t extent)
 {
     SCOPED_TRACE(Describe(s));
-    World w(s, numel, units, 64 << 20);
+    World w(s, numel, units, extent);
     const size_t n = static_cast<size_t>(w.layout().units[u].padded);
     for (uint32_t step = 0; step < 2; step++) { // the second step must not see the first
         std::vector<std::vector<Flat>> leaf(rounds);
@@ -263,7 +263,7 @@ TEST(Reduce, IsTheTreeOverRanksFoldedOverRounds)
     for (uint32_t world : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u}) {
         for (const shd_strategy &s : Strategies(world)) {
             for (uint32_t rounds : {1u, 3u}) {
-                CheckReduce(s, kNumel, kUnit, 0, rounds);
+                CheckReduce(s, kNumel, kUnit, 0, rounds, 2 << 20);
             }
         }
     }
@@ -275,7 +275,7 @@ TEST(Reduce, GoesInChunksWhenAnAtomIsLarge)
     for (const char *name : {"ddp", "zero3"}) {
         shd_strategy s = {};
         ASSERT_EQ(0, shd_strategy_make(name, nullptr, 0, 2, &s, nullptr));
-        CheckReduce(s, {1100003}, {0}, 0, 2);
+        CheckReduce(s, {1100003}, {0}, 0, 2, 64 << 20);
     }
 }
 

@@ -1,0 +1,70 @@
+// The plan of steps of many accumulation rounds, which is not made round by round.
+#include "daemon/train/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tests/train/engine.h"
+
+namespace {
+
+shd_spec SpecOf(const char *strategy, uint32_t world, uint32_t accumulation)
+{
+    shd_spec spec = shd::SmallSpec(strategy, world);
+    spec.accumulation = accumulation;
+    spec.global_batch = spec.micro_batch * world * accumulation;
+    return spec;
+}
+
+TEST(Plan, IsWhatHappensWhateverTheAccumulation)
+{
+    shd::DataFile file(4000);
+    for (const char *strategy : {"ddp", "zero1", "zero2", "zero3", "shard_grad_op"}) {
+        for (uint32_t world : {1u, 2u, 3u}) {
+            for (uint32_t accumulation : {1u, 2u, 3u, 7u}) {
+                const shd_spec spec = SpecOf(strategy, world, accumulation);
+                shd::Engine engine(spec, file.Open());
+                for (int step = 0; step < 2; step++) {
+                    shd_comm_count before[SHD_COMM_KIND_COUNT], after[SHD_COMM_KIND_COUNT];
+                    shd_trainer_comm(engine.trainer(), 0, before);
+                    engine.Step();
+                    shd_trainer_comm(engine.trainer(), 0, after);
+                    for (int k = 0; k < SHD_COMM_KIND_COUNT; k++) {
+                        const char *kind = shd_comm_kind_name(static_cast<shd_comm_kind>(k));
+                        EXPECT_EQ(engine.plan().comm_step[k].bytes, after[k].bytes - before[k].bytes)
+                            << strategy << world << " x " << accumulation << " " << kind;
+                        EXPECT_EQ(engine.plan().comm_step[k].calls, after[k].calls - before[k].calls)
+                            << strategy << world << " x " << accumulation << " " << kind;
+                    }
+                }
+                shd_usage usage[SHD_TAG_COUNT];
+                uint64_t peak = 0, reserved = 0;
+                shd_trainer_usage(engine.trainer(), 0, usage, &peak, &reserved);
+                EXPECT_EQ(engine.plan().total_peak, peak) << strategy << world << accumulation;
+                for (int t = 0; t < SHD_TAG_COUNT; t++) {
+                    EXPECT_EQ(engine.plan().peak[t], usage[t].peak);
+                    EXPECT_EQ(engine.plan().steady[t], usage[t].now);
+                }
+            }
+        }
+    }
+}
+
+// A daemon plans what anybody submits: no number that a specification may hold makes it slow.
+TEST(Plan, OfTheLargestBatchIsMadeAtOnce)
+{
+    shd_spec spec = SpecOf("zero3", 1, 1 << 20);
+    spec.micro_batch = 1;
+    spec.global_batch = 1 << 20;
+    spec.model = {SHD_ARCH_GPT2, 48, 25, 1600, 1024, 50257, 1e-5f};
+    spec.seq_len = 1024;
+    const auto before = std::chrono::steady_clock::now();
+    shd_plan plan;
+    shd_error err = {};
+    ASSERT_EQ(0, shd_plan_make(&spec, 1, &plan, &err)) << err.message;
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
+    EXPECT_EQ(1557611200u, plan.parameters);
+}
+
+}  // namespace
