@@ -1,5 +1,5 @@
-/* A rank's part of a job: its life, and which work is done where; see worker.h. Floor F4; the rank's
- * thread. */
+/* A rank's part of a job: its life, and which work is done where; see worker.h. Floor F4; the
+ * rank's thread. */
 #include "daemon/train/worker.h"
 
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 #include "daemon/train/worker_internal.h"
 #include "kernels/philox.h"
 
-void shd_worker_layout(shd_worker_shared *shared) {
+void shd_worker_layout(shd_worker_shared *shared)
+{
     const uint32_t n = shd_model_n_params(shared->model);
     int64_t *numel = shd_calloc(n, sizeof *numel);
     uint32_t *unit = shd_calloc(n, sizeof *unit);
@@ -24,12 +25,15 @@ void shd_worker_layout(shd_worker_shared *shared) {
     free(unit);
 }
 
-shd_worker *shd_worker_create(const shd_worker_shared *shared, shd_device *dev, shd_comm *comm) {
+shd_worker *shd_worker_create(const shd_worker_shared *shared, shd_device *dev, shd_comm *comm)
+{
     shd_worker *w = shd_calloc(1, sizeof *w);
     const shd_model *model = shared->model;
     const uint32_t n_params = shd_model_n_params(model);
     const uint32_t n_segments = shd_model_n_segments(model);
-    const size_t rows = (size_t)shared->spec->micro_batch * shared->spec->seq_len;
+    /* A plan stages no more than the one sequence that it gives. */
+    const size_t sequences = shd_device_is_null(dev) ? 1 : shared->spec->micro_batch;
+    const size_t rows = sequences * shared->spec->seq_len;
     w->shared = shared;
     w->dev = dev;
     w->comm = comm;
@@ -43,17 +47,18 @@ shd_worker *shd_worker_create(const shd_worker_shared *shared, shd_device *dev, 
     }
     w->segments = shd_calloc(n_segments, sizeof *w->segments);
     for (uint32_t s = 0; s < n_segments; s++) {
-        w->segments[s].n_units = shd_model_segment_units(
-            model, s, w->segments[s].units, &w->segments[s].backward_needs_params);
+        w->segments[s].n_units = shd_model_segment_units(model, s, w->segments[s].units,
+                                                         &w->segments[s].backward_needs_params);
     }
     w->marks = shd_calloc(n_segments, sizeof *w->marks);
-    w->host_ids = shd_calloc(rows + shared->spec->micro_batch, sizeof *w->host_ids);
-    w->host_targets = shd_calloc(rows + shared->spec->micro_batch, sizeof *w->host_targets);
+    w->host_ids = shd_calloc(rows, sizeof *w->host_ids);
+    w->host_targets = shd_calloc(rows, sizeof *w->host_targets);
     w->host_losses = shd_calloc(rows, sizeof *w->host_losses);
     return w;
 }
 
-void shd_worker_free(shd_worker *w) {
+void shd_worker_free(shd_worker *w)
+{
     if (w == NULL) {
         return;
     }
@@ -73,15 +78,20 @@ void shd_worker_free(shd_worker *w) {
     free(w);
 }
 
-shd_comm *shd_worker_comm(const shd_worker *w) { return w->comm; }
+shd_comm *shd_worker_comm(const shd_worker *w)
+{
+    return w->comm;
+}
 
-const shd_arena *shd_worker_arena(const shd_worker *w) {
+const shd_arena *shd_worker_arena(const shd_worker *w)
+{
     return atomic_load_explicit(&((shd_worker *)w)->arena, memory_order_acquire);
 }
 
 /* ---- init ---- */
 
-static void init_params(shd_worker *w) {
+static void init_params(shd_worker *w)
+{
     const shd_ops *ops = shd_device_ops(w->dev);
     const shd_opctx *ctx = shd_device_opctx(w->dev);
     for (uint32_t u = 0; u < w->shared->layout.n_units; u++) {
@@ -107,11 +117,13 @@ static void init_params(shd_worker *w) {
     }
 }
 
-static int take(shd_arena *arena, uint64_t bytes, void *out, shd_error *err) {
+static int take(shd_arena *arena, uint64_t bytes, void *out, shd_error *err)
+{
     return shd_arena_alloc(arena, SHD_TAG_DATA, bytes, (void **)out, err);
 }
 
-static int check_sources(const shd_worker *w, shd_error *err) {
+static int check_sources(const shd_worker *w, shd_error *err)
+{
     const shd_worker_shared *shared = w->shared;
     const uint32_t vocab = (uint32_t)shd_worker_spec(w)->model.vocab;
     if (shd_comm_rank(w->comm) != 0 || shared->data == NULL) {
@@ -123,7 +135,8 @@ static int check_sources(const shd_worker *w, shd_error *err) {
                : 0;
 }
 
-static int do_init(shd_worker *w, shd_error *err) {
+static int do_init(shd_worker *w, shd_error *err)
+{
     const shd_spec *spec = shd_worker_spec(w);
     const uint64_t rows = (uint64_t)spec->micro_batch * spec->seq_len;
     SHD_TRY(check_sources(w, err));
@@ -145,27 +158,31 @@ static int do_init(shd_worker *w, shd_error *err) {
 
 /* ---- work ---- */
 
-static uint64_t batch_leaves(const shd_worker *w, const shd_batch *batch) {
+static uint64_t batch_leaves(const shd_worker *w, const shd_batch *batch)
+{
     const uint32_t b = shd_worker_spec(w)->micro_batch;
     return ((uint64_t)batch->sequences + b - 1) / b;
 }
 
 static int accumulate(shd_worker *w, const shd_work *work, uint64_t leaves, uint64_t sequences,
-                      shd_work *result, shd_error *err) {
+                      shd_work *result, shd_error *err)
+{
     SHD_TRY(shd_worker_pass(w, work, leaves, 1, result, err));
     w->pending_valid += result->valid_tokens;
     w->samples += sequences;
     return 0;
 }
 
-static int run(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err) {
+static int run(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err)
+{
     const shd_spec *spec = shd_worker_spec(w);
     const shd_batch *batch = &work->batch;
     if (work->kind != SHD_WORK_INIT && w->tape == NULL) {
         return shd_fail(err, SHD_EINTERNAL, "work for a job that was not initialised");
     }
     switch (work->kind) {
-    case SHD_WORK_INIT: return do_init(w, err);
+    case SHD_WORK_INIT:
+        return do_init(w, err);
     case SHD_WORK_DATA_STEP:
         SHD_TRY(accumulate(w, work, spec->global_batch / spec->micro_batch, spec->global_batch,
                            result, err));
@@ -174,16 +191,20 @@ static int run(shd_worker *w, const shd_work *work, shd_work *result, shd_error 
     case SHD_WORK_TRAIN_STEP:
         SHD_TRY(accumulate(w, work, batch_leaves(w, batch), batch->sequences, result, err));
         return work->kind == SHD_WORK_TRAIN_STEP ? shd_worker_optim_step(w, work, result, err) : 0;
-    case SHD_WORK_OPTIM_STEP: return shd_worker_optim_step(w, work, result, err);
+    case SHD_WORK_OPTIM_STEP:
+        return shd_worker_optim_step(w, work, result, err);
     case SHD_WORK_FORWARD:
         return shd_worker_pass(w, work, batch_leaves(w, batch), 0, result, err);
-    case SHD_WORK_EVAL: return shd_worker_pass(w, work, w->shared->eval_leaves, 0, result, err);
-    case SHD_WORK_NEXT_LOGITS: return shd_worker_next_logits(w, work, result, err);
+    case SHD_WORK_EVAL:
+        return shd_worker_pass(w, work, w->shared->eval_leaves, 0, result, err);
+    case SHD_WORK_NEXT_LOGITS:
+        return shd_worker_next_logits(w, work, result, err);
     }
     return shd_fail(err, SHD_EINTERNAL, "work of unknown kind %d", (int)work->kind);
 }
 
-void shd_worker_run(shd_worker *w, const shd_work *work, shd_work *result) {
+void shd_worker_run(shd_worker *w, const shd_work *work, shd_work *result)
+{
     *result = *work;
     result->batch = (shd_batch){0};
     result->logits = NULL;
@@ -203,19 +224,22 @@ void shd_worker_run(shd_worker *w, const shd_work *work, shd_work *result) {
 /* The part of parameter `index` inside a range of its unit: its first element there, where that
  * lies in memory, and how many follow. */
 static float *part_of(const shd_worker *w, uint32_t index, const shd_range *range, int64_t *first,
-                      size_t *bytes) {
+                      size_t *bytes)
+{
     int64_t at = 0;
-    const int64_t n = shd_slot_intersect(&w->shared->layout.slots[index], range->begin,
-                                         range->end, first, &at);
+    const int64_t n =
+        shd_slot_intersect(&w->shared->layout.slots[index], range->begin, range->end, first, &at);
     *bytes = (size_t)n * sizeof(float);
     return range->data + at;
 }
 
-static const shd_unit *unit_of(const shd_worker *w, uint32_t index) {
+static const shd_unit *unit_of(const shd_worker *w, uint32_t index)
+{
     return &w->units.units[w->shared->layout.slots[index].unit];
 }
 
-void shd_worker_read_param(const shd_worker *w, uint32_t index, float *out) {
+void shd_worker_read_param(const shd_worker *w, uint32_t index, float *out)
+{
     int64_t first = 0;
     size_t bytes = 0;
     const float *part = part_of(w, index, &unit_of(w, index)->params, &first, &bytes);
@@ -224,7 +248,8 @@ void shd_worker_read_param(const shd_worker *w, uint32_t index, float *out) {
     }
 }
 
-void shd_worker_write_param(shd_worker *w, uint32_t index, const float *in) {
+void shd_worker_write_param(shd_worker *w, uint32_t index, const float *in)
+{
     int64_t first = 0;
     size_t bytes = 0;
     float *part = part_of(w, index, &unit_of(w, index)->params, &first, &bytes);
@@ -233,7 +258,8 @@ void shd_worker_write_param(shd_worker *w, uint32_t index, const float *in) {
     }
 }
 
-void shd_worker_read_grad(const shd_worker *w, uint32_t index, float *out) {
+void shd_worker_read_grad(const shd_worker *w, uint32_t index, float *out)
+{
     const shd_range atom = shd_unit_atom(&w->units, w->shared->layout.slots[index].unit);
     int64_t first = 0;
     size_t bytes = 0;

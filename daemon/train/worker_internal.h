@@ -24,7 +24,7 @@ struct shd_worker {
     float *losses;          /* [micro_batch * seq_len] */
     double *loss_sum;       /* [1] */
     /* host staging for one leaf */
-    int32_t *host_ids, *host_targets; /* [micro_batch * (seq_len + 1)] */
+    int32_t *host_ids, *host_targets; /* [micro_batch * seq_len] */
     float *host_losses;
     /* the leaf in execution */
     shd_model_input input;
@@ -35,7 +35,10 @@ struct shd_worker {
     uint64_t pending_valid; /* target tokens in the accumulated gradients */
 };
 
-static inline const shd_spec *shd_worker_spec(const shd_worker *w) { return w->shared->spec; }
+static inline const shd_spec *shd_worker_spec(const shd_worker *w)
+{
+    return w->shared->spec;
+}
 
 /* Runs `leaves` micro-batches, whose tokens `work` names, over all ranks: rank r takes leaves
  * j*W + r. result->loss and valid_tokens get the sums over all ranks, added in leaf order; log-

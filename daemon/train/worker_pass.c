@@ -1,5 +1,5 @@
-/* Passes: micro-batches over all ranks, from staging the tokens to the exchanged sums. Floor F4; the
- * rank's thread. */
+/* Passes: micro-batches over all ranks, from staging the tokens to the exchanged sums. Floor F4;
+ * the rank's thread. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,8 @@
 /* ---- compute, as the pipeline calls it ---- */
 
 /* Points the tensors of the units of a segment at the memory they have now. */
-static void bind_segment(shd_worker *w, uint32_t segment) {
+static void bind_segment(shd_worker *w, uint32_t segment)
+{
     const shd_segment *seg = &w->segments[segment];
     for (uint32_t k = 0; k < seg->n_units; k++) {
         const shd_unit *unit = &w->units.units[seg->units[k]];
@@ -24,7 +25,8 @@ static void bind_segment(shd_worker *w, uint32_t segment) {
     }
 }
 
-static int forward_segment(void *arg, uint32_t segment, shd_error *err) {
+static int forward_segment(void *arg, uint32_t segment, shd_error *err)
+{
     shd_worker *w = arg;
     SHD_TRY(shd_comm_check(w->comm, err)); /* a single rank has no collectives to end early in */
     bind_segment(w, segment);
@@ -33,7 +35,8 @@ static int forward_segment(void *arg, uint32_t segment, shd_error *err) {
     return shd_tape_error(w->tape, err);
 }
 
-static int backward_segment(void *arg, uint32_t segment, shd_error *err) {
+static int backward_segment(void *arg, uint32_t segment, shd_error *err)
+{
     shd_worker *w = arg;
     SHD_TRY(shd_comm_check(w->comm, err));
     bind_segment(w, segment);
@@ -41,17 +44,18 @@ static int backward_segment(void *arg, uint32_t segment, shd_error *err) {
 }
 
 /* Parameters that nothing flowed back to have zero gradient. */
-static void complete_grads(void *arg, uint32_t unit) {
+static void complete_grads(void *arg, uint32_t unit)
+{
     shd_worker *w = arg;
     for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
         if (w->shared->layout.slots[i].unit != unit) {
             continue;
         }
         if (!w->params[i].grad_defined) {
-            shd_device_ops(w->dev)->zero(
-                shd_device_opctx(w->dev),
-                w->units.units[unit].local_grad + w->shared->layout.slots[i].offset,
-                (size_t)w->shared->layout.slots[i].numel * sizeof(float));
+            shd_device_ops(w->dev)->zero(shd_device_opctx(w->dev),
+                                         w->units.units[unit].local_grad +
+                                             w->shared->layout.slots[i].offset,
+                                         (size_t)w->shared->layout.slots[i].numel * sizeof(float));
         }
         w->params[i].grad_defined = 0;
     }
@@ -72,7 +76,8 @@ typedef struct leaf_sum {
     uint64_t valid;
 } leaf_sum;
 
-static shd_pipeline pipeline_of(shd_worker *w, int compute) {
+static shd_pipeline pipeline_of(shd_worker *w, int compute)
+{
     return (shd_pipeline){.n_segments = shd_model_n_segments(w->shared->model),
                           .segments = w->segments,
                           .forward = compute ? forward_segment : NULL,
@@ -82,7 +87,8 @@ static shd_pipeline pipeline_of(shd_worker *w, int compute) {
 }
 
 /* Runs the leaf that lies in the host staging. */
-static int run_leaf(shd_worker *w, const leaf *lf, leaf_sum *sum, shd_error *err) {
+static int run_leaf(shd_worker *w, const leaf *lf, leaf_sum *sum, shd_error *err)
+{
     const int64_t rows = (int64_t)lf->sequences * lf->length;
     w->input = (shd_model_input){.ids = w->ids,
                                  .targets = lf->logits ? NULL : w->targets,
@@ -102,7 +108,7 @@ static int run_leaf(shd_worker *w, const leaf *lf, leaf_sum *sum, shd_error *err
     *sum = (leaf_sum){0};
     shd_device_ops(w->dev)->sum_losses(shd_device_opctx(w->dev), w->loss_sum, w->losses, rows);
     shd_device_to_host(w->dev, &sum->loss, w->loss_sum, sizeof sum->loss);
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < rows && !shd_device_is_null(w->dev); i++) {
         sum->valid += w->host_targets[i] >= 0;
     }
     return 0;
@@ -111,7 +117,8 @@ static int run_leaf(shd_worker *w, const leaf *lf, leaf_sum *sum, shd_error *err
 /* Fills the staging from windows [first, first + n) of a sampler. A plan has no source: any
  * token serves. */
 static int stage_windows(shd_worker *w, const shd_source *source, const shd_sampler *sampler,
-                         uint64_t first, uint32_t n, leaf *out, shd_error *err) {
+                         uint64_t first, uint32_t n, leaf *out, shd_error *err)
+{
     const uint32_t T = shd_worker_spec(w)->seq_len;
     *out = (leaf){.sequences = n, .length = T};
     if (source == NULL) {
@@ -131,7 +138,8 @@ static int stage_windows(shd_worker *w, const shd_source *source, const shd_samp
 
 /* Fills the staging from a client's batch. Beyond its end: one masked token, so that every rank
  * runs the same collectives. */
-static void stage_batch(shd_worker *w, const shd_batch *batch, uint64_t leaf_index, leaf *out) {
+static void stage_batch(shd_worker *w, const shd_batch *batch, uint64_t leaf_index, leaf *out)
+{
     const uint32_t b = shd_worker_spec(w)->micro_batch;
     const uint64_t first = leaf_index * b;
     if (first >= batch->sequences) {
@@ -149,9 +157,9 @@ static void stage_batch(shd_worker *w, const shd_batch *batch, uint64_t leaf_ind
 
 /* ---- passes: many leaves over all ranks ---- */
 
-
 static int stage_leaf(shd_worker *w, const shd_work *work, uint64_t index, leaf *out,
-                      shd_error *err) {
+                      shd_error *err)
+{
     const shd_worker_shared *shared = w->shared;
     const uint32_t b = shd_worker_spec(w)->micro_batch;
     switch (work->kind) {
@@ -168,13 +176,16 @@ static int stage_leaf(shd_worker *w, const shd_work *work, uint64_t index, leaf 
         return stage_windows(w, shared->eval, &shared->held_out, first,
                              left < b ? (uint32_t)left : b, out, err);
     }
-    default: stage_batch(w, &work->batch, index, out); return 0;
+    default:
+        stage_batch(w, &work->batch, index, out);
+        return 0;
     }
 }
 
 /* -loss of each row into this rank's share of the batch's log-probabilities. */
 static void store_logprobs(shd_worker *w, const shd_work *work, uint64_t index, const leaf *lf,
-                           shd_work *result) {
+                           shd_work *result)
+{
     const uint64_t first = index * shd_worker_spec(w)->micro_batch;
     if (result->logprobs == NULL || first >= work->batch.sequences) {
         return;
@@ -188,7 +199,8 @@ static void store_logprobs(shd_worker *w, const shd_work *work, uint64_t index, 
 }
 
 int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int train,
-                    shd_work *result, shd_error *err) {
+                    shd_work *result, shd_error *err)
+{
     const uint32_t W = shd_worker_spec(w)->strategy.world, rank = shd_comm_rank(w->comm);
     const uint64_t rounds = (leaves + W - 1) / W;
     leaf_sum *mine = shd_calloc(rounds, sizeof *mine);
@@ -210,8 +222,8 @@ int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int tr
         }
     }
     if (rc == 0) {
-        rc = shd_comm_all_gather_host(w->comm, SHD_COMM_CONTROL, mine, all,
-                                      rounds * sizeof *mine, err);
+        rc = shd_comm_all_gather_host(w->comm, SHD_COMM_CONTROL, mine, all, rounds * sizeof *mine,
+                                      err);
     }
     double loss = 0;
     for (uint64_t j = 0; j < rounds && rc == 0; j++) {
@@ -227,7 +239,8 @@ int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int tr
 }
 
 /* Rank 0 computes; the others take part in the gathers. */
-int shd_worker_next_logits(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err) {
+int shd_worker_next_logits(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err)
+{
     if (shd_comm_rank(w->comm) != 0) {
         const shd_pipeline pipeline = pipeline_of(w, 0);
         return shd_pipeline_forward(&pipeline, &w->units, err);

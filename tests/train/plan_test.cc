@@ -2,6 +2,7 @@
 #include "daemon/train/plan.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 
@@ -65,6 +66,29 @@ TEST(Plan, OfTheLargestBatchIsMadeAtOnce)
     ASSERT_EQ(0, shd_plan_make(&spec, 1, &plan, &err)) << err.message;
     EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
     EXPECT_EQ(1557611200u, plan.parameters);
+}
+
+// Nor does it make it take memory: planning alone must not be what the memory of a machine fails at.
+TEST(Plan, OfTheLargestMicroBatchTakesNoMemory)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "sanitizers need the address space that is limited here";
+#else
+    shd_spec spec = SpecOf("zero3", 1, 1);
+    spec.micro_batch = spec.global_batch = 1 << 20;
+    spec.model = {SHD_ARCH_GPT2, 2, 2, 24, 1024, 50257, 1e-5f};
+    spec.seq_len = 1024;
+    struct rlimit kept, tight;
+    ASSERT_EQ(0, getrlimit(RLIMIT_AS, &kept));
+    tight = kept;
+    tight.rlim_cur = UINT64_C(1) << 30;
+    ASSERT_EQ(0, setrlimit(RLIMIT_AS, &tight));
+    shd_plan plan;
+    shd_error err = {};
+    EXPECT_EQ(0, shd_plan_make(&spec, 1, &plan, &err)) << err.message;
+    EXPECT_GT(plan.extent, UINT64_C(1) << 38) << "which no machine grants";
+    ASSERT_EQ(0, setrlimit(RLIMIT_AS, &kept));
+#endif
 }
 
 }  // namespace
