@@ -10,10 +10,14 @@ extern "C" {
 
 typedef enum shd_dtype { SHD_F32 = 0, SHD_I32 = 1, SHD_F64 = 2 } shd_dtype;
 
-static inline size_t shd_dtype_size(shd_dtype dtype) { return dtype == SHD_F64 ? 8 : 4; }
+static inline size_t shd_dtype_size(shd_dtype dtype)
+{
+    return dtype == SHD_F64 ? 8 : 4;
+}
 
 /* "fp32", "int32", "fp64". Static storage. */
-static inline const char *shd_dtype_name(shd_dtype dtype) {
+static inline const char *shd_dtype_name(shd_dtype dtype)
+{
     return dtype == SHD_F32 ? "fp32" : dtype == SHD_I32 ? "int32" : "fp64";
 }
 

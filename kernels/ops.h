@@ -10,7 +10,8 @@
  *  - `acc` nonzero adds to the output, zero overwrites it (then the old contents are not read).
  *  - Nothing allocates. Scratch comes in as `ws`, whose size in bytes the *_ws function of the same
  *    table gives; the null backend gives the same sizes as the backend it stands for. A size never
- *    shrinks when rows or tokens grow, so that what suffices for a batch suffices for a smaller one.
+ *    shrinks when rows or tokens grow, so that what suffices for a batch suffices for a smaller
+ * one.
  *  - Nothing fails: shapes are checked by the tape when a graph is made. */
 #ifndef SHD_KERNELS_OPS_H
 #define SHD_KERNELS_OPS_H
@@ -56,7 +57,8 @@ typedef struct shd_ops {
     void (*add)(const shd_opctx *, float *out, const float *a, const float *b, int64_t n);
     /* x[i] *= s */
     void (*scale)(const shd_opctx *, float *x, float s, int64_t n);
-    /* GELU, tanh form (Hendrycks & Gimpel 2016, eq. 2 approximation): 0.5x(1+tanh(√(2/π)(x+0.044715x³))). */
+    /* GELU, tanh form (Hendrycks & Gimpel 2016, eq. 2 approximation):
+     * 0.5x(1+tanh(√(2/π)(x+0.044715x³))). */
     void (*gelu_forward)(const shd_opctx *, float *out, const float *x, int64_t n);
     /* dx = dout * gelu'(x); dx may be dout. */
     void (*gelu_backward)(const shd_opctx *, float *dx, const float *dout, const float *x,
@@ -78,16 +80,17 @@ typedef struct shd_ops {
                                    int acc, void *ws);
     size_t (*linear_backward_weight_ws)(const shd_opctx *, int64_t R, int64_t N, int64_t K);
 
-    /* ---- layer norm (Ba et al. 2016), over the last axis; variance without Bessel correction ---- */
+    /* ---- layer norm (Ba et al. 2016), over the last axis; variance without Bessel correction ----
+     */
     /* out[R,C], mean[R], rstd[R]; mean and rstd may be NULL when no backward follows. */
     void (*layernorm_forward)(const shd_opctx *, float *out, float *mean, float *rstd,
                               const float *x, const float *w, const float *b, int64_t R, int64_t C,
                               float eps);
     /* dx (+)= by acc_dx; dw[C], db[C] (+)= by acc_dw. */
     void (*layernorm_backward)(const shd_opctx *, float *dx, float *dw, float *db,
-                               const float *dout, const float *x, const float *w,
-                               const float *mean, const float *rstd, int64_t R, int64_t C,
-                               int acc_dx, int acc_dw, void *ws);
+                               const float *dout, const float *x, const float *w, const float *mean,
+                               const float *rstd, int64_t R, int64_t C, int acc_dx, int acc_dw,
+                               void *ws);
     size_t (*layernorm_backward_ws)(const shd_opctx *, int64_t R, int64_t C);
 
     /* ---- embedding ---- */

@@ -1,6 +1,6 @@
-/* Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): a counter-based
- * generator, so that a random number is a function of what it is for (seed, stream, index) and
- * never of who draws it. Floor F1; pure. */
+/* Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): a
+ * counter-based generator, so that a random number is a function of what it is for (seed, stream,
+ * index) and never of who draws it. Floor F1; pure. */
 #ifndef SHD_KERNELS_PHILOX_H
 #define SHD_KERNELS_PHILOX_H
 
@@ -19,7 +19,8 @@ enum shd_stream_use {
 };
 
 /* Four 32-bit words for counter (index, stream) under key seed. */
-static inline void shd_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]) {
+static inline void shd_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4])
+{
     uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32);
     uint32_t c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -42,7 +43,8 @@ static inline void shd_philox(uint64_t seed, uint64_t stream, uint64_t index, ui
 }
 
 /* Uniform in (0, 1]: never 0, so a logarithm of it is finite. */
-static inline float shd_philox_unit(uint32_t word) {
+static inline float shd_philox_unit(uint32_t word)
+{
     return (float)((word >> 8) + 1u) * (1.0f / 16777216.0f);
 }
 

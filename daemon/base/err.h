@@ -14,7 +14,7 @@ extern "C" {
 #define SHD_ERROR_MESSAGE_MAX 512
 
 typedef struct shd_error {
-    int code;                           /* enum shd_err */
+    int code;                            /* enum shd_err */
     char message[SHD_ERROR_MESSAGE_MAX]; /* NUL-terminated, one line, no final period or newline */
 } shd_error;
 
@@ -31,12 +31,12 @@ int shd_error_prefix(shd_error *err, int code, const char *fmt, ...)
 const char *shd_err_name(int code);
 
 /* Returns from the calling function with the number when `expr` fails. */
-#define SHD_TRY(expr)                   \
-    do {                                \
-        int shd_try_rc_ = (expr);       \
-        if (shd_try_rc_ < 0) {          \
-            return shd_try_rc_;         \
-        }                               \
+#define SHD_TRY(expr)                                                                              \
+    do {                                                                                           \
+        int shd_try_rc_ = (expr);                                                                  \
+        if (shd_try_rc_ < 0) {                                                                     \
+            return shd_try_rc_;                                                                    \
+        }                                                                                          \
     } while (0)
 
 #ifdef __cplusplus

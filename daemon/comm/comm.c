@@ -85,9 +85,8 @@ void shd_comm_init(shd_comm *comm, const shd_comm_vtable *vtable, shd_comm_famil
     comm->size = size;
     comm->timeout_ms = parent != NULL ? parent->timeout_ms : 0;
     comm->owns_counters = parent == NULL;
-    comm->counters = parent != NULL
-                         ? parent->counters
-                         : shd_calloc(SHD_COMM_KIND_COUNT, sizeof(*comm->counters));
+    comm->counters = parent != NULL ? parent->counters
+                                    : shd_calloc(SHD_COMM_KIND_COUNT, sizeof(*comm->counters));
 }
 
 void shd_comm_free(shd_comm *comm)
@@ -158,8 +157,8 @@ int shd_comm_all_to_all(shd_comm *comm, shd_comm_kind kind, shd_device *dev, con
     return run(comm, &call, dev, (uint64_t)bytes * (comm->size - 1), err);
 }
 
-int shd_comm_broadcast(shd_comm *comm, shd_comm_kind kind, shd_device *dev, void *buf,
-                       size_t bytes, uint32_t root, shd_error *err)
+int shd_comm_broadcast(shd_comm *comm, shd_comm_kind kind, shd_device *dev, void *buf, size_t bytes,
+                       uint32_t root, shd_error *err)
 {
     const shd_comm_call call = {.op = SHD_COMM_OP_BROADCAST,
                                 .kind = kind,

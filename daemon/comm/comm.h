@@ -1,6 +1,7 @@
 /* Collectives among the ranks of a job. A communicator is what a rank knows of the others.
  * Floor F2; each rank calls its own handle from its own thread; all ranks make the same calls in
- * the same order. Backends: comm_local.c (ranks are threads of one daemon), comm_null.c (counts). */
+ * the same order. Backends: comm_local.c (ranks are threads of one daemon), comm_null.c (counts).
+ */
 #ifndef SHD_DAEMON_COMM_COMM_H
 #define SHD_DAEMON_COMM_COMM_H
 
@@ -79,8 +80,8 @@ int shd_comm_all_to_all(shd_comm *comm, shd_comm_kind kind, shd_device *dev, con
 
 /* Copies rank root's buf to every rank's. The root sends bytes * (size - 1).
  * SHD_EINVAL when root >= size. */
-int shd_comm_broadcast(shd_comm *comm, shd_comm_kind kind, shd_device *dev, void *buf,
-                       size_t bytes, uint32_t root, shd_error *err);
+int shd_comm_broadcast(shd_comm *comm, shd_comm_kind kind, shd_device *dev, void *buf, size_t bytes,
+                       uint32_t root, shd_error *err);
 
 /* The same for small host values. */
 int shd_comm_all_gather_host(shd_comm *comm, shd_comm_kind kind, const void *send, void *recv,

@@ -242,8 +242,7 @@ static int meet(local_comm *comm, const shd_comm_call *call, const uint32_t *mem
     }
 
     const uint32_t ms = comm->base.timeout_ms;
-    uint32_t word =
-        wait_phase(g, seen, 1, ms == 0 ? 0 : now_ns() + (uint64_t)ms * 1000000u);
+    uint32_t word = wait_phase(g, seen, 1, ms == 0 ? 0 : now_ns() + (uint64_t)ms * 1000000u);
     if (!met(word, seen) && !(word & ABORTED)) {
         abort_missing(comm, call);
         word = wait_phase(g, seen, 1, 0);
@@ -347,8 +346,8 @@ static int check_split(const group *g, shd_error *err)
             const slot *other = &g->slots[m];
             if (other->n != own->n ||
                 memcmp(other->members, own->members, own->n * sizeof(*own->members)) != 0) {
-                return shd_fail(err, SHD_ECOMM,
-                                "split: ranks %u and %u do not give the same group", r, m);
+                return shd_fail(err, SHD_ECOMM, "split: ranks %u and %u do not give the same group",
+                                r, m);
             }
         }
     }
@@ -373,8 +372,8 @@ static int local_split(shd_comm *base, const uint32_t *members, uint32_t n, shd_
         family_abort(g->family, rc, verdict.message);
         return shd_comm_family_check(g->family, err);
     }
-    *out = &handle_create(g->slots[members[0]].child, place_in(g, base->rank, base->rank), base)
-                ->base;
+    *out =
+        &handle_create(g->slots[members[0]].child, place_in(g, base->rank, base->rank), base)->base;
     meet_again(g);
     return 0;
 }

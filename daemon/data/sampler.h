@@ -13,7 +13,8 @@ extern "C" {
 #endif
 
 /* Windows of seq_len tokens plus the next one (the last target), laid end to end over the tokens
- * [begin, end): sample i of an epoch's permutation covers [begin + i*seq_len, ... + seq_len + 1). */
+ * [begin, end): sample i of an epoch's permutation covers [begin + i*seq_len, ... + seq_len + 1).
+ */
 typedef struct shd_sampler {
     uint64_t begin;
     uint64_t windows; /* per epoch */
@@ -29,8 +30,8 @@ int shd_sampler_init(shd_sampler *sampler, uint64_t begin, uint64_t end, uint32_
                      uint64_t seed, int shuffle, shd_error *err);
 
 /* Token offset of the window for global sample number `cursor` (epoch = cursor / windows). Every
- * window comes exactly once an epoch. When shuffling, the windows of epoch e also begin at a shift of
- * Philox(seed, e) mod (slack + 1) tokens, so that borders move and no window is lost. */
+ * window comes exactly once an epoch. When shuffling, the windows of epoch e also begin at a shift
+ * of Philox(seed, e) mod (slack + 1) tokens, so that borders move and no window is lost. */
 uint64_t shd_sampler_offset(const shd_sampler *sampler, uint64_t cursor);
 
 #ifdef __cplusplus

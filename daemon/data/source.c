@@ -51,9 +51,8 @@ int shd_data_format_parse(const char *word, shd_data_format *out, shd_error *err
 
 const char *shd_data_format_name(shd_data_format format)
 {
-    return (unsigned)format < sizeof(format_names) / sizeof(format_names[0])
-               ? format_names[format]
-               : "?";
+    return (unsigned)format < sizeof(format_names) / sizeof(format_names[0]) ? format_names[format]
+                                                                             : "?";
 }
 
 static uint32_t load_u32(const unsigned char *p)
@@ -144,11 +143,11 @@ static int open_llmc(shd_source *src, shd_error *err)
     }
     src->tokens = (uint64_t)promised;
     if (src->begin + src->tokens * src->width != src->size) {
-        return shd_fail(err, SHD_EDATA,
-                        "'%s': the header promises %d tokens of %u bytes, the file holds %llu bytes "
-                        "after it",
-                        src->path, promised, src->width,
-                        (unsigned long long)(src->size - src->begin));
+        return shd_fail(
+            err, SHD_EDATA,
+            "'%s': the header promises %d tokens of %u bytes, the file holds %llu bytes "
+            "after it",
+            src->path, promised, src->width, (unsigned long long)(src->size - src->begin));
     }
     return 0;
 }
@@ -271,9 +270,9 @@ int shd_source_read(const shd_source *src, uint64_t offset, uint64_t n, uint32_t
     const uint32_t limit = vocab < INT32_MAX ? vocab : INT32_MAX;
 
     if (offset > src->tokens || n > src->tokens - offset) {
-        return shd_fail(err, SHD_EINVAL, "'%s' has %llu tokens; %llu from position %llu on are more",
-                        src->path, (unsigned long long)src->tokens, (unsigned long long)n,
-                        (unsigned long long)offset);
+        return shd_fail(
+            err, SHD_EINVAL, "'%s' has %llu tokens; %llu from position %llu on are more", src->path,
+            (unsigned long long)src->tokens, (unsigned long long)n, (unsigned long long)offset);
     }
     SHD_TRY(read_exact(src, (char *)out + n * (sizeof(*out) - src->width), n * src->width,
                        src->begin + offset * src->width, err));
@@ -296,8 +295,8 @@ int shd_source_check(const shd_source *src, uint32_t vocab, shd_error *err)
 
     for (uint64_t at = 0; rc == 0 && at < src->tokens; at += CHECK_TOKENS) {
         const uint64_t left = src->tokens - at;
-        rc = shd_source_read(src, at, left < CHECK_TOKENS ? left : CHECK_TOKENS, vocab, tokens,
-                             err);
+        rc =
+            shd_source_read(src, at, left < CHECK_TOKENS ? left : CHECK_TOKENS, vocab, tokens, err);
     }
     free(tokens);
     return rc;

@@ -13,11 +13,23 @@ enum { ROOT_UNIT = 0 };
 /* Order of the parameter table. */
 enum { WTE, WPE, LNF_W, LNF_B, ROOT_PARAMS };
 enum {
-    LN1_W, LN1_B, ATTN_W, ATTN_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B,
+    LN1_W,
+    LN1_B,
+    ATTN_W,
+    ATTN_B,
+    PROJ_W,
+    PROJ_B,
+    LN2_W,
+    LN2_B,
+    FC_W,
+    FC_B,
+    OUT_W,
+    OUT_B,
     BLOCK_PARAMS
 };
 
-static int check_size(const char *what, int64_t value, int64_t most, shd_error *err) {
+static int check_size(const char *what, int64_t value, int64_t most, shd_error *err)
+{
     if (value < 1 || value > most) {
         return shd_fail(err, SHD_EINVAL, "model: %s is %lld; it must be 1 to %lld", what,
                         (long long)value, (long long)most);
@@ -25,7 +37,8 @@ static int check_size(const char *what, int64_t value, int64_t most, shd_error *
     return 0;
 }
 
-static int gpt2_check(const shd_model_config *c, shd_error *err) {
+static int gpt2_check(const shd_model_config *c, shd_error *err)
+{
     SHD_TRY(check_size("n_layer", c->n_layer, 1024, err));
     SHD_TRY(check_size("n_head", c->n_head, 1024, err));
     SHD_TRY(check_size("d_model", c->d_model, 1 << 20, err));
@@ -42,7 +55,8 @@ static int gpt2_check(const shd_model_config *c, shd_error *err) {
     return 0;
 }
 
-static void gpt2_build(shd_model *m) {
+static void gpt2_build(shd_model *m)
+{
     const int64_t C = m->config.d_model, L = m->config.n_layer;
     const float std = 0.02f;
     /* Projections back into the residual stream start smaller (GPT-2 paper, §2.3). */
@@ -73,7 +87,8 @@ static void gpt2_build(shd_model *m) {
 }
 
 static uint32_t gpt2_segment_units(const shd_model *m, uint32_t segment, uint32_t units[2],
-                                   int *backward_needs_params) {
+                                   int *backward_needs_params)
+{
     const uint32_t head = m->n_segments - 1;
     units[0] = segment == 0 || segment == head ? ROOT_UNIT : segment;
     *backward_needs_params = segment != 0;
@@ -81,7 +96,8 @@ static uint32_t gpt2_segment_units(const shd_model *m, uint32_t segment, uint32_
 }
 
 static shd_tensor *block(const shd_model *m, shd_tape *tape, shd_tensor *const *p,
-                         const shd_model_input *in, shd_tensor *x) {
+                         const shd_model_input *in, shd_tensor *x)
+{
     const float eps = m->config.norm_eps;
     shd_tensor *h1 = shd_tape_layernorm(tape, x, p[LN1_W], p[LN1_B], eps);
     shd_tensor *qkv = shd_tape_linear(tape, h1, p[ATTN_W], p[ATTN_B], NULL, 1);
@@ -104,7 +120,8 @@ static shd_tensor *block(const shd_model *m, shd_tape *tape, shd_tensor *const *
 
 /* The head is the token table: logits = ln_f(x) · wteᵀ. */
 static shd_tensor *head(const shd_model *m, shd_tape *tape, shd_tensor *const *p,
-                        const shd_model_input *in, shd_tensor *x) {
+                        const shd_model_input *in, shd_tensor *x)
+{
     if (in->targets == NULL) {
         shd_tensor *last = shd_tape_rows(tape, x, in->sequences * in->tokens - 1, 1);
         shd_tape_drop(tape, x);
@@ -123,10 +140,11 @@ static shd_tensor *head(const shd_model *m, shd_tape *tape, shd_tensor *const *p
 }
 
 static void gpt2_forward(const shd_model *m, uint32_t segment, shd_tape *tape,
-                         shd_tensor *const *params, const shd_model_input *in, shd_tensor **x) {
+                         shd_tensor *const *params, const shd_model_input *in, shd_tensor **x)
+{
     if (segment == 0) {
-        *x = shd_tape_embedding(tape, params[WTE], params[WPE], in->ids,
-                                in->sequences * in->tokens, in->tokens);
+        *x = shd_tape_embedding(tape, params[WTE], params[WPE], in->ids, in->sequences * in->tokens,
+                                in->tokens);
     } else if (segment == m->n_segments - 1) {
         *x = head(m, tape, params, in, *x);
     } else {

@@ -23,11 +23,13 @@ static const struct {
     {"gpt2-xl", {SHD_ARCH_GPT2, 48, 25, 1600, 1024, 50257, 1e-5f}},
 };
 
-const char *shd_model_presets(void) {
+const char *shd_model_presets(void)
+{
     return "gpt-byte-1m, gpt-byte-10m, gpt2, gpt2-medium, gpt2-large, gpt2-xl";
 }
 
-int shd_model_preset(const char *name, shd_model_config *out, shd_error *err) {
+int shd_model_preset(const char *name, shd_model_config *out, shd_error *err)
+{
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++) {
         if (strcmp(presets[i].name, name) == 0) {
             *out = presets[i].config;
@@ -38,7 +40,8 @@ int shd_model_preset(const char *name, shd_model_config *out, shd_error *err) {
                     shd_model_presets());
 }
 
-int shd_model_create(const shd_model_config *config, shd_model **out, shd_error *err) {
+int shd_model_create(const shd_model_config *config, shd_model **out, shd_error *err)
+{
     const shd_arch_ops *ops = archs[config->arch];
     SHD_TRY(ops->check(config, err));
     shd_model *model = shd_calloc(1, sizeof *model);
@@ -49,7 +52,8 @@ int shd_model_create(const shd_model_config *config, shd_model **out, shd_error 
     return 0;
 }
 
-void shd_model_free(shd_model *model) {
+void shd_model_free(shd_model *model)
+{
     if (model != NULL) {
         free(model->params);
         free(model);
@@ -57,7 +61,8 @@ void shd_model_free(shd_model *model) {
 }
 
 void shd_model_add_param(shd_model *model, uint32_t unit, int64_t rows, int64_t cols, float mean,
-                         float std, const char *fmt, ...) {
+                         float std, const char *fmt, ...)
+{
     if (model->n_params == model->cap_params) {
         model->cap_params = model->cap_params > 0 ? 2 * model->cap_params : 16;
         model->params = shd_reallocarray(model->params, model->cap_params, sizeof *model->params);
@@ -75,25 +80,41 @@ void shd_model_add_param(shd_model *model, uint32_t unit, int64_t rows, int64_t 
     va_end(args);
 }
 
-const shd_model_config *shd_model_config_of(const shd_model *model) { return &model->config; }
-uint32_t shd_model_n_params(const shd_model *model) { return model->n_params; }
-uint32_t shd_model_n_units(const shd_model *model) { return model->n_units; }
-uint32_t shd_model_n_segments(const shd_model *model) { return model->n_segments; }
+const shd_model_config *shd_model_config_of(const shd_model *model)
+{
+    return &model->config;
+}
+uint32_t shd_model_n_params(const shd_model *model)
+{
+    return model->n_params;
+}
+uint32_t shd_model_n_units(const shd_model *model)
+{
+    return model->n_units;
+}
+uint32_t shd_model_n_segments(const shd_model *model)
+{
+    return model->n_segments;
+}
 
-const shd_param_info *shd_model_param(const shd_model *model, uint32_t i) {
+const shd_param_info *shd_model_param(const shd_model *model, uint32_t i)
+{
     return &model->params[i];
 }
 
-int64_t shd_param_numel(const shd_param_info *info) {
+int64_t shd_param_numel(const shd_param_info *info)
+{
     return info->ndim == 2 ? info->shape[0] * info->shape[1] : info->shape[0];
 }
 
 uint32_t shd_model_segment_units(const shd_model *model, uint32_t segment, uint32_t units[2],
-                                 int *backward_needs_params) {
+                                 int *backward_needs_params)
+{
     return model->ops->segment_units(model, segment, units, backward_needs_params);
 }
 
 void shd_model_forward(const shd_model *model, uint32_t segment, shd_tape *tape,
-                       shd_tensor *const *params, const shd_model_input *in, shd_tensor **x) {
+                       shd_tensor *const *params, const shd_model_input *in, shd_tensor **x)
+{
     model->ops->forward(model, segment, tape, params, in, x);
 }

@@ -23,20 +23,21 @@ typedef struct shd_model_config {
 } shd_model_config;
 
 typedef struct shd_param_info {
-    char name[64];     /* as in Hugging Face checkpoints of the architecture */
+    char name[64]; /* as in Hugging Face checkpoints of the architecture */
     int ndim;
     int64_t shape[2];
     uint32_t unit;
-    int decay;         /* weight decay applies (matrices and tables; not norms and biases) */
-    float init_mean;   /* constant where init_std is 0 */
+    int decay;       /* weight decay applies (matrices and tables; not norms and biases) */
+    float init_mean; /* constant where init_std is 0 */
     float init_std;
 } shd_param_info;
 
 /* What a segment computes on. Device memory unless said. */
 typedef struct shd_model_input {
-    const int32_t *ids;     /* [sequences * tokens] */
-    const int32_t *targets; /* the same; NULL: logits of the last row are wanted instead of losses */
-    float *losses;          /* [sequences * tokens] */
+    const int32_t *ids; /* [sequences * tokens] */
+    const int32_t
+        *targets;  /* the same; NULL: logits of the last row are wanted instead of losses */
+    float *losses; /* [sequences * tokens] */
     int64_t sequences, tokens;
 } shd_model_input;
 

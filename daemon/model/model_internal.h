@@ -24,7 +24,8 @@ struct shd_model {
 
 extern const shd_arch_ops shd_arch_gpt2;
 
-/* Appends a parameter of 1 (cols == 0) or 2 dimensions to `unit`; matrices decay, vectors do not. */
+/* Appends a parameter of 1 (cols == 0) or 2 dimensions to `unit`; matrices decay, vectors do not.
+ */
 void shd_model_add_param(shd_model *model, uint32_t unit, int64_t rows, int64_t cols, float mean,
                          float std, const char *fmt, ...) __attribute__((format(printf, 7, 8)));
 

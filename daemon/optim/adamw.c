@@ -4,7 +4,8 @@
 #include <math.h>
 
 void shd_adamw_apply(shd_device *dev, float *p, const float *g, float *m, float *v, int64_t n,
-                     const shd_adamw_hyper *hyper, int decay) {
+                     const shd_adamw_hyper *hyper, int decay)
+{
     const shd_adamw_args args = {
         .lr = (float)hyper->lr,
         .beta1 = (float)hyper->beta1,

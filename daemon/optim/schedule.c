@@ -6,7 +6,8 @@
 
 static const char *const names[] = {"cosine", "linear", "constant"};
 
-int shd_schedule_parse(const char *word, shd_schedule_kind *out, shd_error *err) {
+int shd_schedule_parse(const char *word, shd_schedule_kind *out, shd_error *err)
+{
     if (word[0] == '\0') {
         *out = SHD_SCHEDULE_COSINE;
         return 0;
@@ -17,13 +18,17 @@ int shd_schedule_parse(const char *word, shd_schedule_kind *out, shd_error *err)
             return 0;
         }
     }
-    return shd_fail(err, SHD_EINVAL, "--schedule '%s' is not known; choose cosine, linear or constant",
-                    word);
+    return shd_fail(err, SHD_EINVAL,
+                    "--schedule '%s' is not known; choose cosine, linear or constant", word);
 }
 
-const char *shd_schedule_name(shd_schedule_kind kind) { return names[kind]; }
+const char *shd_schedule_name(shd_schedule_kind kind)
+{
+    return names[kind];
+}
 
-double shd_schedule_lr(const shd_schedule *s, uint64_t step) {
+double shd_schedule_lr(const shd_schedule *s, uint64_t step)
+{
     if (s->warmup > 0 && step <= s->warmup) {
         return s->lr * (double)step / (double)s->warmup;
     }

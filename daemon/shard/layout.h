@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-#define SHD_BLOCK 256       /* elements; the block of norms */
-#define SHD_PARAM_ALIGN 16  /* elements; one cache line of fp32 */
+#define SHD_BLOCK 256      /* elements; the block of norms */
+#define SHD_PARAM_ALIGN 16 /* elements; one cache line of fp32 */
 
 typedef struct shd_slot {
     uint32_t unit;

@@ -6,16 +6,19 @@ typedef struct item {
     int backward;
 } item;
 
-static uint32_t n_items(const shd_pipeline *pl, int train) {
+static uint32_t n_items(const shd_pipeline *pl, int train)
+{
     return train ? 2 * pl->n_segments : pl->n_segments;
 }
 
-static item item_at(const shd_pipeline *pl, uint32_t i) {
+static item item_at(const shd_pipeline *pl, uint32_t i)
+{
     const uint32_t n = pl->n_segments;
     return i < n ? (item){i, 0} : (item){2 * n - 1 - i, 1};
 }
 
-static int uses(const shd_segment *segment, uint32_t unit) {
+static int uses(const shd_segment *segment, uint32_t unit)
+{
     for (uint32_t k = 0; k < segment->n_units; k++) {
         if (segment->units[k] == unit) {
             return 1;
@@ -24,7 +27,8 @@ static int uses(const shd_segment *segment, uint32_t unit) {
     return 0;
 }
 
-static int needs_params(const shd_pipeline *pl, uint32_t i, uint32_t unit) {
+static int needs_params(const shd_pipeline *pl, uint32_t i, uint32_t unit)
+{
     const item it = item_at(pl, i);
     const shd_segment *segment = &pl->segments[it.segment];
     return uses(segment, unit) && (!it.backward || segment->backward_needs_params);
@@ -32,7 +36,8 @@ static int needs_params(const shd_pipeline *pl, uint32_t i, uint32_t unit) {
 
 /* Is unit wanted by the next item, or by any later one when it is to stay gathered? */
 static int keep(const shd_pipeline *pl, const shd_units *units, uint32_t i, uint32_t n,
-                uint32_t unit) {
+                uint32_t unit)
+{
     const uint32_t horizon = units->strategy.reshard_after_forward && i + 2 < n ? i + 2 : n;
     for (uint32_t later = i + 1; later < horizon; later++) {
         if (needs_params(pl, later, unit)) {
@@ -42,7 +47,8 @@ static int keep(const shd_pipeline *pl, const shd_units *units, uint32_t i, uint
     return 0;
 }
 
-static int last_gradient(const shd_pipeline *pl, uint32_t segment, uint32_t unit) {
+static int last_gradient(const shd_pipeline *pl, uint32_t segment, uint32_t unit)
+{
     for (uint32_t earlier = 0; earlier < segment; earlier++) {
         if (uses(&pl->segments[earlier], unit)) {
             return 0;
@@ -51,8 +57,8 @@ static int last_gradient(const shd_pipeline *pl, uint32_t segment, uint32_t unit
     return 1;
 }
 
-static int run_backward(const shd_pipeline *pl, shd_units *units, uint32_t segment,
-                        shd_error *err) {
+static int run_backward(const shd_pipeline *pl, shd_units *units, uint32_t segment, shd_error *err)
+{
     const shd_segment *seg = &pl->segments[segment];
     for (uint32_t k = 0; k < seg->n_units; k++) {
         SHD_TRY(shd_unit_grad_begin(units, seg->units[k], err));
@@ -67,7 +73,8 @@ static int run_backward(const shd_pipeline *pl, shd_units *units, uint32_t segme
     return 0;
 }
 
-static int run(const shd_pipeline *pl, shd_units *units, int train, shd_error *err) {
+static int run(const shd_pipeline *pl, shd_units *units, int train, shd_error *err)
+{
     const uint32_t n = n_items(pl, train);
     for (uint32_t i = 0; i < n; i++) {
         const item it = item_at(pl, i);
@@ -91,10 +98,12 @@ static int run(const shd_pipeline *pl, shd_units *units, int train, shd_error *e
     return 0;
 }
 
-int shd_pipeline_train(const shd_pipeline *pipeline, shd_units *units, shd_error *err) {
+int shd_pipeline_train(const shd_pipeline *pipeline, shd_units *units, shd_error *err)
+{
     return run(pipeline, units, 1, err);
 }
 
-int shd_pipeline_forward(const shd_pipeline *pipeline, shd_units *units, shd_error *err) {
+int shd_pipeline_forward(const shd_pipeline *pipeline, shd_units *units, shd_error *err)
+{
     return run(pipeline, units, 0, err);
 }

@@ -23,8 +23,8 @@ extern "C" {
 #define SHD_MAX_WORLD 64u
 
 typedef struct shd_strategy {
-    uint32_t world;   /* W */
-    uint32_t p, g, o; /* shard degrees */
+    uint32_t world;            /* W */
+    uint32_t p, g, o;          /* shard degrees */
     int reshard_after_forward; /* 0: gathered parameters stay from forward to backward */
 } shd_strategy;
 
@@ -32,11 +32,11 @@ typedef struct shd_strategy {
  * given when they agree (with any degrees: what shd_strategy_name says of them). Unknown names,
  * degrees that break p | g | o | W, and worlds outside 1..SHD_MAX_WORLD are refused with the
  * reason. An empty name without degrees is zero3. */
-int shd_strategy_make(const char *name, const uint32_t *degrees, uint32_t n_degrees,
-                      uint32_t world, shd_strategy *out, shd_error *err);
+int shd_strategy_make(const char *name, const uint32_t *degrees, uint32_t n_degrees, uint32_t world,
+                      shd_strategy *out, shd_error *err);
 
-/* The preset these degrees are known by ("zero3"), or "custom". At W = 1 all presets coincide: "ddp".
- * Static storage. */
+/* The preset these degrees are known by ("zero3"), or "custom". At W = 1 all presets coincide:
+ * "ddp". Static storage. */
 const char *shd_strategy_name(const shd_strategy *s);
 
 /* "ddp, no_shard, zero1, ..." for messages. Static storage. */

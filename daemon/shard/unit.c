@@ -9,9 +9,13 @@
  * the tree's inputs in cache. A multiple of SHD_BLOCK. */
 enum { REDUCE_CHUNK = 1 << 18 };
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
-static int take(shd_units *units, shd_tag tag, int64_t n, float **out, shd_error *err) {
+static int take(shd_units *units, shd_tag tag, int64_t n, float **out, shd_error *err)
+{
     void *data = NULL;
     SHD_TRY(shd_arena_alloc(units->arena, tag, (uint64_t)n * sizeof(float), &data, err));
     *out = data;
@@ -19,26 +23,28 @@ static int take(shd_units *units, shd_tag tag, int64_t n, float **out, shd_error
 }
 
 static int take_part(shd_units *units, shd_tag tag, int64_t n, uint32_t parts, uint32_t index,
-                     shd_range *out, shd_error *err) {
+                     shd_range *out, shd_error *err)
+{
     const int64_t part = n / parts;
     *out = (shd_range){part * index, part * (index + 1), NULL};
     return take(units, tag, part, &out->data, err);
 }
 
-static void zero(shd_units *units, float *data, int64_t n) {
-    shd_device_ops(units->dev)->zero(shd_device_opctx(units->dev), data,
-                                     (size_t)n * sizeof(float));
+static void zero(shd_units *units, float *data, int64_t n)
+{
+    shd_device_ops(units->dev)->zero(shd_device_opctx(units->dev), data, (size_t)n * sizeof(float));
 }
 
-static int init_unit(shd_units *units, uint32_t u, shd_error *err) {
+static int init_unit(shd_units *units, uint32_t u, shd_error *err)
+{
     const shd_strategy *s = &units->strategy;
     const uint32_t r = units->rank;
     shd_unit *unit = &units->units[u];
     unit->n = units->layout->units[u].padded;
     SHD_TRY(take_part(units, SHD_TAG_PARAMS, unit->n, s->p, shd_strategy_index_p(s, r),
                       &unit->params, err));
-    SHD_TRY(take_part(units, SHD_TAG_GRADS, unit->n, s->g, shd_strategy_index_g(s, r),
-                      &unit->grads, err));
+    SHD_TRY(take_part(units, SHD_TAG_GRADS, unit->n, s->g, shd_strategy_index_g(s, r), &unit->grads,
+                      err));
     const uint32_t io = shd_strategy_index_o(s, r);
     SHD_TRY(take_part(units, SHD_TAG_OPTIMIZER, unit->n, s->o, io, &unit->m, err));
     SHD_TRY(take_part(units, SHD_TAG_OPTIMIZER, unit->n, s->o, io, &unit->v, err));
@@ -48,7 +54,8 @@ static int init_unit(shd_units *units, uint32_t u, shd_error *err) {
 }
 
 int shd_units_init(shd_units *units, const shd_layout *layout, const shd_strategy *strategy,
-                   shd_device *dev, shd_arena *arena, shd_comm *comm, shd_error *err) {
+                   shd_device *dev, shd_arena *arena, shd_comm *comm, shd_error *err)
+{
     *units = (shd_units){.layout = layout,
                          .strategy = *strategy,
                          .rank = shd_comm_rank(comm),
@@ -71,7 +78,8 @@ int shd_units_init(shd_units *units, const shd_layout *layout, const shd_strateg
     return rc;
 }
 
-void shd_units_fini(shd_units *units) {
+void shd_units_fini(shd_units *units)
+{
     for (int g = 0; g < SHD_GROUP_COUNT; g++) {
         shd_comm_free(units->groups[g]);
     }
@@ -90,7 +98,8 @@ void shd_units_fini(shd_units *units) {
     *units = (shd_units){0};
 }
 
-int shd_unit_gather(shd_units *units, uint32_t u, shd_error *err) {
+int shd_unit_gather(shd_units *units, uint32_t u, shd_error *err)
+{
     shd_unit *unit = &units->units[u];
     if (unit->memory == SHD_UNIT_FULL) {
         return 0;
@@ -108,7 +117,8 @@ int shd_unit_gather(shd_units *units, uint32_t u, shd_error *err) {
     return 0;
 }
 
-void shd_unit_reshard(shd_units *units, uint32_t u) {
+void shd_unit_reshard(shd_units *units, uint32_t u)
+{
     shd_unit *unit = &units->units[u];
     if (unit->full != unit->params.data) {
         shd_arena_release(units->arena, unit->full);
@@ -118,7 +128,8 @@ void shd_unit_reshard(shd_units *units, uint32_t u) {
 }
 
 /* Alignment gaps between parameters and the tail must not carry garbage into sums and norms. */
-static void zero_padding(shd_units *units, uint32_t u, float *flat) {
+static void zero_padding(shd_units *units, uint32_t u, float *flat)
+{
     int64_t at = 0;
     for (uint32_t i = 0; i < units->layout->n_params; i++) {
         const shd_slot *slot = &units->layout->slots[i];
@@ -135,7 +146,8 @@ static void zero_padding(shd_units *units, uint32_t u, float *flat) {
     }
 }
 
-int shd_unit_grad_begin(shd_units *units, uint32_t u, shd_error *err) {
+int shd_unit_grad_begin(shd_units *units, uint32_t u, shd_error *err)
+{
     shd_unit *unit = &units->units[u];
     if (unit->local_grad != NULL) {
         return 0;
@@ -150,7 +162,8 @@ int shd_unit_grad_begin(shd_units *units, uint32_t u, shd_error *err) {
     return 0;
 }
 
-shd_range shd_unit_atom(const shd_units *units, uint32_t u) {
+shd_range shd_unit_atom(const shd_units *units, uint32_t u)
+{
     const shd_unit *unit = &units->units[u];
     const int64_t n = unit->n / units->strategy.world;
     const int64_t begin = n * shd_strategy_atom(&units->strategy, units->rank);
@@ -158,7 +171,8 @@ shd_range shd_unit_atom(const shd_units *units, uint32_t u) {
 }
 
 static int exchange_and_sum(shd_units *units, uint32_t u, float *recv, int64_t chunk,
-                            shd_error *err) {
+                            shd_error *err)
+{
     const shd_strategy *s = &units->strategy;
     const shd_unit *unit = &units->units[u];
     const shd_range atom = shd_unit_atom(units, u);
@@ -166,21 +180,22 @@ static int exchange_and_sum(shd_units *units, uint32_t u, float *recv, int64_t c
     for (int64_t at = 0; at < n; at += chunk) {
         const int64_t len = min64(chunk, n - at);
         SHD_TRY(shd_comm_all_to_all(units->groups[SHD_GROUP_REDUCE], SHD_COMM_REDUCE_SCATTER,
-                                    units->dev, unit->local_grad + at,
-                                    (size_t)n * sizeof(float), recv, (size_t)len * sizeof(float),
-                                    err));
+                                    units->dev, unit->local_grad + at, (size_t)n * sizeof(float),
+                                    recv, (size_t)len * sizeof(float), err));
         /* The group is ordered by atom; the tree goes over ranks, which are the leaves. */
         const float *leaves[SHD_MAX_WORLD];
         for (uint32_t r = 0; r < s->world; r++) {
             leaves[r] = recv + (int64_t)shd_strategy_atom(s, r) * len;
         }
-        shd_device_ops(units->dev)->tree_sum(shd_device_opctx(units->dev), atom.data + at, leaves,
-                                             s->world, len, units->folded > 0);
+        shd_device_ops(units->dev)
+            ->tree_sum(shd_device_opctx(units->dev), atom.data + at, leaves, s->world, len,
+                       units->folded > 0);
     }
     return 0;
 }
 
-int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err) {
+int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err)
+{
     const shd_ops *ops = shd_device_ops(units->dev);
     shd_unit *unit = &units->units[u];
     int rc = 0;
@@ -205,17 +220,31 @@ int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err) {
     return rc;
 }
 
-void shd_units_round_done(shd_units *units) { units->folded++; }
+void shd_units_round_done(shd_units *units)
+{
+    units->folded++;
+}
 
-int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err) {
+/* A part that this rank alone holds is complete as it is. */
+static int alone(const shd_units *units, shd_group group)
+{
+    return shd_comm_size(units->groups[group]) == 1;
+}
+
+int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err)
+{
+    if (alone(units, SHD_GROUP_REPLICA)) {
+        return 0;
+    }
     const shd_range atom = shd_unit_atom(units, u);
     const shd_range all = shd_unit_update_grads(units, u);
     return shd_comm_all_gather(units->groups[SHD_GROUP_REPLICA], SHD_COMM_ALL_REDUCE, units->dev,
-                               atom.data, all.data,
-                               (size_t)(atom.end - atom.begin) * sizeof(float), err);
+                               atom.data, all.data, (size_t)(atom.end - atom.begin) * sizeof(float),
+                               err);
 }
 
-int shd_unit_sumsq(shd_units *units, uint32_t u, double *sum, shd_error *err) {
+int shd_unit_sumsq(shd_units *units, uint32_t u, double *sum, shd_error *err)
+{
     const shd_range grads = shd_unit_update_grads(units, u);
     const int64_t n = grads.end - grads.begin;
     const int64_t mine = n / SHD_BLOCK, all = units->units[u].n / SHD_BLOCK;
@@ -224,8 +253,11 @@ int shd_unit_sumsq(shd_units *units, uint32_t u, double *sum, shd_error *err) {
                             &blocks, err));
     double *own = (double *)blocks + mine * shd_comm_rank(units->groups[SHD_GROUP_NORM]);
     shd_device_ops(units->dev)->block_sumsq(shd_device_opctx(units->dev), own, grads.data, n);
-    const int rc = shd_comm_all_gather(units->groups[SHD_GROUP_NORM], SHD_COMM_NORM, units->dev,
-                                       own, blocks, (size_t)mine * sizeof(double), err);
+    const int rc =
+        alone(units, SHD_GROUP_NORM)
+            ? 0
+            : shd_comm_all_gather(units->groups[SHD_GROUP_NORM], SHD_COMM_NORM, units->dev, own,
+                                  blocks, (size_t)mine * sizeof(double), err);
     if (rc == 0) {
         double *host = shd_malloc((size_t)all * sizeof(double));
         shd_device_to_host(units->dev, host, blocks, (size_t)all * sizeof(double));
@@ -238,19 +270,25 @@ int shd_unit_sumsq(shd_units *units, uint32_t u, double *sum, shd_error *err) {
     return rc;
 }
 
-shd_range shd_unit_update_params(const shd_units *units, uint32_t u) {
+shd_range shd_unit_update_params(const shd_units *units, uint32_t u)
+{
     const shd_unit *unit = &units->units[u];
     return (shd_range){unit->m.begin, unit->m.end,
                        unit->params.data + (unit->m.begin - unit->params.begin)};
 }
 
-shd_range shd_unit_update_grads(const shd_units *units, uint32_t u) {
+shd_range shd_unit_update_grads(const shd_units *units, uint32_t u)
+{
     const shd_unit *unit = &units->units[u];
     return (shd_range){unit->m.begin, unit->m.end,
                        unit->grads.data + (unit->m.begin - unit->grads.begin)};
 }
 
-int shd_unit_update_finish(shd_units *units, uint32_t u, shd_error *err) {
+int shd_unit_update_finish(shd_units *units, uint32_t u, shd_error *err)
+{
+    if (alone(units, SHD_GROUP_UPDATE)) {
+        return 0;
+    }
     const shd_unit *unit = &units->units[u];
     const shd_range mine = shd_unit_update_params(units, u);
     return shd_comm_all_gather(units->groups[SHD_GROUP_UPDATE], SHD_COMM_ALL_GATHER, units->dev,

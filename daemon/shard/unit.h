@@ -42,12 +42,12 @@ typedef struct shd_units {
     const shd_layout *layout; /* borrowed */
     shd_strategy strategy;
     uint32_t rank;
-    shd_device *dev;  /* borrowed */
-    shd_arena *arena; /* borrowed */
-    shd_comm *comm;   /* borrowed; all ranks */
+    shd_device *dev;                   /* borrowed */
+    shd_arena *arena;                  /* borrowed */
+    shd_comm *comm;                    /* borrowed; all ranks */
     shd_comm *groups[SHD_GROUP_COUNT]; /* owned */
     shd_unit *units;                   /* [layout->n_units] */
-    uint32_t folded; /* accumulation rounds that the gradients hold */
+    uint32_t folded;                   /* accumulation rounds that the gradients hold */
 } shd_units;
 
 /* Takes the persistent memory (contents undefined but for zeroed moments) and makes the groups.

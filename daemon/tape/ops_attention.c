@@ -3,7 +3,8 @@
 
 #include "daemon/tape/tape_internal.h"
 
-static shd_attn_shape shape_of(int64_t rows, int64_t channels, int64_t heads, int64_t tokens) {
+static shd_attn_shape shape_of(int64_t rows, int64_t channels, int64_t heads, int64_t tokens)
+{
     const int64_t D = channels / heads;
     return (shd_attn_shape){.B = rows / tokens,
                             .T = tokens,
@@ -17,12 +18,14 @@ static shd_attn_shape shape_of(int64_t rows, int64_t channels, int64_t heads, in
 }
 
 /* Scratch for the longest sequences that there may be. */
-static void *workspace(shd_tape *tape, shd_attn_shape shape, int backward) {
+static void *workspace(shd_tape *tape, shd_attn_shape shape, int backward)
+{
     shape.T = shd_tape_tokens_held(tape, shape.T);
     return shd_tape_workspace(tape, tape->ops->attention_ws(tape->ctx, &shape, backward));
 }
 
-static int backward_attention(shd_tape *tape, shd_node *node) {
+static int backward_attention(shd_tape *tape, shd_node *node)
+{
     shd_tensor *qkv = node->in[0], *out = node->out;
     const int64_t C = out->shape[1];
     const shd_attn_shape shape = shape_of(out->shape[0], C, node->n0, node->n1);
@@ -42,7 +45,8 @@ static int backward_attention(shd_tape *tape, shd_node *node) {
     return tape->rc;
 }
 
-shd_tensor *shd_tape_attention(shd_tape *tape, shd_tensor *qkv, int64_t heads, int64_t tokens) {
+shd_tensor *shd_tape_attention(shd_tape *tape, shd_tensor *qkv, int64_t heads, int64_t tokens)
+{
     if (tape->rc < 0) {
         return NULL;
     }
@@ -65,8 +69,13 @@ shd_tensor *shd_tape_attention(shd_tape *tape, shd_tensor *qkv, int64_t heads, i
                                      qkv->data + 2 * C, &shape, ws);
     }
     shd_arena_release(tape->arena, ws);
-    shd_tape_push(tape, &(shd_node){.backward = backward_attention, .in = {qkv}, .keep = 1,
-                                    .out = out, .keep_out = 1, .saved = {lse},
-                                    .n0 = heads, .n1 = tokens});
+    shd_tape_push(tape, &(shd_node){.backward = backward_attention,
+                                    .in = {qkv},
+                                    .keep = 1,
+                                    .out = out,
+                                    .keep_out = 1,
+                                    .saved = {lse},
+                                    .n0 = heads,
+                                    .n1 = tokens});
     return tape->rc == 0 ? out : NULL;
 }

@@ -1,7 +1,8 @@
 /* Tape ops on rows: embedding, layer norm, linear, GELU, rows. Floor F3; the rank's thread. */
 #include "daemon/tape/tape_internal.h"
 
-static int backward_embedding(shd_tape *tape, shd_node *node) {
+static int backward_embedding(shd_tape *tape, shd_node *node)
+{
     shd_tensor *wte = node->in[0], *wpe = node->in[1], *out = node->out;
     int acc_wte = 0, acc_wpe = 0;
     float *dwte = shd_tape_grad(tape, wte, &acc_wte);
@@ -14,8 +15,9 @@ static int backward_embedding(shd_tape *tape, shd_node *node) {
     return tape->rc;
 }
 
-shd_tensor *shd_tape_embedding(shd_tape *tape, shd_tensor *wte, shd_tensor *wpe,
-                               const int32_t *ids, int64_t rows, int64_t tokens) {
+shd_tensor *shd_tape_embedding(shd_tape *tape, shd_tensor *wte, shd_tensor *wpe, const int32_t *ids,
+                               int64_t rows, int64_t tokens)
+{
     if (tape->rc < 0) {
         return NULL;
     }
@@ -29,13 +31,17 @@ shd_tensor *shd_tape_embedding(shd_tape *tape, shd_tensor *wte, shd_tensor *wpe,
     if (out != NULL) {
         tape->ops->embedding_forward(tape->ctx, out->data, wte->data,
                                      wpe != NULL ? wpe->data : NULL, ids, rows, tokens, C, 0);
-        shd_tape_push(tape, &(shd_node){.backward = backward_embedding, .in = {wte, wpe},
-                                        .out = out, .ids = ids, .n0 = tokens});
+        shd_tape_push(tape, &(shd_node){.backward = backward_embedding,
+                                        .in = {wte, wpe},
+                                        .out = out,
+                                        .ids = ids,
+                                        .n0 = tokens});
     }
     return out;
 }
 
-static int backward_layernorm(shd_tape *tape, shd_node *node) {
+static int backward_layernorm(shd_tape *tape, shd_node *node)
+{
     shd_tensor *x = node->in[0], *w = node->in[1], *b = node->in[2], *out = node->out;
     const int64_t R = x->shape[0], C = x->shape[1];
     int acc_x = 0, acc_w = 0;
@@ -53,7 +59,8 @@ static int backward_layernorm(shd_tape *tape, shd_node *node) {
 }
 
 shd_tensor *shd_tape_layernorm(shd_tape *tape, shd_tensor *x, shd_tensor *w, shd_tensor *b,
-                               float eps) {
+                               float eps)
+{
     if (tape->rc < 0) {
         return NULL;
     }
@@ -64,17 +71,21 @@ shd_tensor *shd_tape_layernorm(shd_tape *tape, shd_tensor *x, shd_tensor *w, shd
         mean = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tape_rows_held(tape, R));
         rstd = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tape_rows_held(tape, R));
     }
-    shd_node node = {.backward = backward_layernorm, .in = {x, w, b}, .keep = 1, .out = out,
+    shd_node node = {.backward = backward_layernorm,
+                     .in = {x, w, b},
+                     .keep = 1,
+                     .out = out,
                      .saved = {mean, rstd}};
     if (tape->rc == 0) {
-        tape->ops->layernorm_forward(tape->ctx, out->data, mean, rstd, x->data, w->data, b->data,
-                                     R, C, eps);
+        tape->ops->layernorm_forward(tape->ctx, out->data, mean, rstd, x->data, w->data, b->data, R,
+                                     C, eps);
     }
     shd_tape_push(tape, &node);
     return tape->rc == 0 ? out : NULL;
 }
 
-static int backward_linear(shd_tape *tape, shd_node *node) {
+static int backward_linear(shd_tape *tape, shd_node *node)
+{
     shd_tensor *x = node->in[0], *w = node->in[1], *bias = node->in[2], *residual = node->in[3];
     shd_tensor *out = node->out;
     const int w_kn = (int)node->n0;
@@ -82,8 +93,8 @@ static int backward_linear(shd_tape *tape, shd_node *node) {
     int acc_x = 0, acc_w = 0;
     float *dw = NULL, *db = NULL;
     shd_tape_grad_pair(tape, w, bias, &dw, &db, &acc_w);
-    void *ws = shd_tape_workspace(tape, tape->ops->linear_backward_weight_ws(
-                                            tape->ctx, shd_tape_rows_held(tape, R), N, K));
+    void *ws = shd_tape_workspace(
+        tape, tape->ops->linear_backward_weight_ws(tape->ctx, shd_tape_rows_held(tape, R), N, K));
     if (tape->rc == 0) {
         tape->ops->linear_backward_weight(tape->ctx, dw, db, out->grad, x->data, R, N, K, w_kn,
                                           acc_w, ws);
@@ -100,7 +111,8 @@ static int backward_linear(shd_tape *tape, shd_node *node) {
 }
 
 shd_tensor *shd_tape_linear(shd_tape *tape, shd_tensor *x, shd_tensor *w, shd_tensor *bias,
-                            shd_tensor *residual, int w_kn) {
+                            shd_tensor *residual, int w_kn)
+{
     if (tape->rc < 0) {
         return NULL;
     }
@@ -127,7 +139,8 @@ shd_tensor *shd_tape_linear(shd_tape *tape, shd_tensor *x, shd_tensor *w, shd_te
     return out;
 }
 
-static int backward_gelu(shd_tape *tape, shd_node *node) {
+static int backward_gelu(shd_tape *tape, shd_node *node)
+{
     shd_tensor *x = node->in[0];
     int acc = 0;
     /* Elementwise: the gradient may be made in the output's own buffer. */
@@ -139,26 +152,27 @@ static int backward_gelu(shd_tape *tape, shd_node *node) {
     }
     float *dx = shd_tape_grad(tape, x, &acc);
     if (tape->rc == 0) {
-        tape->ops->gelu_backward(tape->ctx, dx, node->out->grad, x->data, shd_tensor_numel(x),
-                                 acc);
+        tape->ops->gelu_backward(tape->ctx, dx, node->out->grad, x->data, shd_tensor_numel(x), acc);
     }
     return tape->rc;
 }
 
-shd_tensor *shd_tape_gelu(shd_tape *tape, shd_tensor *x) {
+shd_tensor *shd_tape_gelu(shd_tape *tape, shd_tensor *x)
+{
     if (tape->rc < 0) {
         return NULL;
     }
     shd_tensor *out = shd_tape_tensor(tape, x->shape[0], x->shape[1]);
     if (out != NULL) {
         tape->ops->gelu_forward(tape->ctx, out->data, x->data, shd_tensor_numel(x));
-        shd_tape_push(tape, &(shd_node){.backward = backward_gelu, .in = {x}, .keep = 1,
-                                        .out = out});
+        shd_tape_push(tape,
+                      &(shd_node){.backward = backward_gelu, .in = {x}, .keep = 1, .out = out});
     }
     return out;
 }
 
-shd_tensor *shd_tape_rows(shd_tape *tape, shd_tensor *x, int64_t first, int64_t n) {
+shd_tensor *shd_tape_rows(shd_tape *tape, shd_tensor *x, int64_t first, int64_t n)
+{
     if (tape->rc < 0) {
         return NULL;
     }
@@ -170,8 +184,7 @@ shd_tensor *shd_tape_rows(shd_tape *tape, shd_tensor *x, int64_t first, int64_t 
     tape->least_rows = 0;
     shd_tensor *out = shd_tape_tensor(tape, n, C);
     if (out != NULL) {
-        tape->ops->copy(tape->ctx, out->data, x->data + first * C,
-                        (size_t)(n * C) * sizeof(float));
+        tape->ops->copy(tape->ctx, out->data, x->data + first * C, (size_t)(n * C) * sizeof(float));
     }
     return out;
 }

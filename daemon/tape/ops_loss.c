@@ -4,12 +4,16 @@
 /* Logits that exist at once: enough rows for a fast product, few enough bytes to stay small. */
 enum { LOGITS_BYTES = 32 << 20, LOGITS_ROWS = 1024 };
 
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
 
 /* Rows of one chunk, from the shape alone: two chunks when they are small enough, else as many of
  * the largest size as it takes. Never more for fewer rows, so that a batch smaller than the planned
  * one fits into the planned memory. */
-static int64_t chunk_rows(int64_t R, int64_t V) {
+static int64_t chunk_rows(int64_t R, int64_t V)
+{
     const int64_t fit = LOGITS_BYTES / (V * (int64_t)sizeof(float)) / 32 * 32;
     const int64_t most = fit < 32 ? 32 : fit < LOGITS_ROWS ? fit : LOGITS_ROWS;
     const int64_t half = round_up((R + 1) / 2, 16);
@@ -18,14 +22,16 @@ static int64_t chunk_rows(int64_t R, int64_t V) {
 }
 
 static void run_chunks(shd_tape *tape, shd_tensor *h, shd_tensor *w, const int32_t *targets,
-                       float *losses, float *dh, float *dw, int acc_w) {
+                       float *losses, float *dh, float *dw, int acc_w)
+{
     const int64_t R = h->shape[0], C = h->shape[1], V = w->shape[0];
     const int64_t rows = chunk_rows(R, V);
     const int64_t held = chunk_rows(shd_tape_rows_held(tape, R), V);
     float *logits = shd_tape_take(tape, SHD_TAG_WORKSPACE, held * V);
-    void *ws = dw != NULL ? shd_tape_workspace(tape, tape->ops->linear_backward_weight_ws(
-                                                         tape->ctx, held, V, C))
-                          : NULL;
+    void *ws =
+        dw != NULL
+            ? shd_tape_workspace(tape, tape->ops->linear_backward_weight_ws(tape->ctx, held, V, C))
+            : NULL;
     for (int64_t at = 0; at < R && tape->rc == 0; at += rows) {
         const int64_t n = R - at < rows ? R - at : rows;
         const float *x = h->data + at * C;
@@ -43,7 +49,8 @@ static void run_chunks(shd_tape *tape, shd_tensor *h, shd_tensor *w, const int32
     shd_arena_release(tape->arena, logits);
 }
 
-static int backward_cross_entropy(shd_tape *tape, shd_node *node) {
+static int backward_cross_entropy(shd_tape *tape, shd_node *node)
+{
     shd_tensor *h = node->in[0], *w = node->in[1];
     if (h->grad_defined) {
         shd_tape_fail(tape, SHD_EINTERNAL, "cross-entropy: its input is used twice");
@@ -59,7 +66,8 @@ static int backward_cross_entropy(shd_tape *tape, shd_node *node) {
 }
 
 void shd_tape_cross_entropy(shd_tape *tape, shd_tensor *h, shd_tensor *w, const int32_t *targets,
-                            float *losses) {
+                            float *losses)
+{
     if (tape->rc < 0) {
         return;
     }
@@ -69,8 +77,11 @@ void shd_tape_cross_entropy(shd_tape *tape, shd_tensor *h, shd_tensor *w, const 
         return;
     }
     if (tape->recording) {
-        shd_tape_push(tape, &(shd_node){.backward = backward_cross_entropy, .in = {h, w},
-                                        .keep = 1, .ids = targets, .losses = losses});
+        shd_tape_push(tape, &(shd_node){.backward = backward_cross_entropy,
+                                        .in = {h, w},
+                                        .keep = 1,
+                                        .ids = targets,
+                                        .losses = losses});
     } else {
         run_chunks(tape, h, w, targets, losses, NULL, NULL, 0);
     }

@@ -6,7 +6,8 @@
 #include "daemon/base/mem.h"
 #include "daemon/tape/tape_internal.h"
 
-shd_tape *shd_tape_create(shd_device *dev, shd_arena *arena) {
+shd_tape *shd_tape_create(shd_device *dev, shd_arena *arena)
+{
     shd_tape *tape = shd_calloc(1, sizeof *tape);
     tape->dev = dev;
     tape->arena = arena;
@@ -15,7 +16,8 @@ shd_tape *shd_tape_create(shd_device *dev, shd_arena *arena) {
     return tape;
 }
 
-void shd_tape_free(shd_tape *tape) {
+void shd_tape_free(shd_tape *tape)
+{
     if (tape == NULL) {
         return;
     }
@@ -25,13 +27,15 @@ void shd_tape_free(shd_tape *tape) {
     free(tape);
 }
 
-static void release_node(shd_tape *tape, shd_node *node) {
+static void release_node(shd_tape *tape, shd_node *node)
+{
     for (int i = 0; i < SHD_NODE_SAVED; i++) {
         shd_arena_release(tape->arena, node->saved[i]);
     }
 }
 
-void shd_tape_reset(shd_tape *tape, int record) {
+void shd_tape_reset(shd_tape *tape, int record)
+{
     for (int64_t i = 0; i < tape->n_nodes; i++) {
         release_node(tape, &tape->nodes[i]);
     }
@@ -47,27 +51,32 @@ void shd_tape_reset(shd_tape *tape, int record) {
     tape->rc = 0;
 }
 
-void shd_tape_reserve(shd_tape *tape, int64_t rows, int64_t tokens) {
+void shd_tape_reserve(shd_tape *tape, int64_t rows, int64_t tokens)
+{
     tape->reserve_rows = tape->least_rows = rows;
     tape->least_tokens = tokens;
 }
 
-int64_t shd_tape_rows_held(const shd_tape *tape, int64_t n) {
+int64_t shd_tape_rows_held(const shd_tape *tape, int64_t n)
+{
     return n > tape->least_rows ? n : tape->least_rows;
 }
 
-int64_t shd_tape_tokens_held(const shd_tape *tape, int64_t n) {
+int64_t shd_tape_tokens_held(const shd_tape *tape, int64_t n)
+{
     return n > tape->least_tokens ? n : tape->least_tokens;
 }
 
-int shd_tape_error(const shd_tape *tape, shd_error *err) {
+int shd_tape_error(const shd_tape *tape, shd_error *err)
+{
     if (tape->rc < 0 && err != NULL) {
         *err = tape->err;
     }
     return tape->rc;
 }
 
-shd_tensor *shd_tape_fail(shd_tape *tape, int code, const char *fmt, ...) {
+shd_tensor *shd_tape_fail(shd_tape *tape, int code, const char *fmt, ...)
+{
     if (tape->rc == 0) {
         va_list args;
         va_start(args, fmt);
@@ -77,16 +86,18 @@ shd_tensor *shd_tape_fail(shd_tape *tape, int code, const char *fmt, ...) {
     return NULL;
 }
 
-float *shd_tape_take(shd_tape *tape, shd_tag tag, int64_t n) {
+float *shd_tape_take(shd_tape *tape, shd_tag tag, int64_t n)
+{
     void *data = NULL;
     if (tape->rc == 0) {
-        tape->rc = shd_arena_alloc(tape->arena, tag, (uint64_t)n * sizeof(float), &data,
-                                   &tape->err);
+        tape->rc =
+            shd_arena_alloc(tape->arena, tag, (uint64_t)n * sizeof(float), &data, &tape->err);
     }
     return tape->rc == 0 ? data : NULL;
 }
 
-void *shd_tape_workspace(shd_tape *tape, size_t bytes) {
+void *shd_tape_workspace(shd_tape *tape, size_t bytes)
+{
     void *data = NULL;
     if (bytes > 0 && tape->rc == 0) {
         tape->rc = shd_arena_alloc(tape->arena, SHD_TAG_WORKSPACE, bytes, &data, &tape->err);
@@ -94,9 +105,9 @@ void *shd_tape_workspace(shd_tape *tape, size_t bytes) {
     return data;
 }
 
-shd_tensor *shd_tape_tensor(shd_tape *tape, int64_t rows, int64_t cols) {
-    float *data =
-        shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tape_rows_held(tape, rows) * cols);
+shd_tensor *shd_tape_tensor(shd_tape *tape, int64_t rows, int64_t cols)
+{
+    float *data = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tape_rows_held(tape, rows) * cols);
     if (data == NULL) {
         return NULL;
     }
@@ -114,7 +125,8 @@ shd_tensor *shd_tape_tensor(shd_tape *tape, int64_t rows, int64_t cols) {
     return t;
 }
 
-static void unref(shd_tape *tape, shd_tensor *t) {
+static void unref(shd_tape *tape, shd_tensor *t)
+{
     if (t == NULL || t->is_param) {
         return;
     }
@@ -124,9 +136,13 @@ static void unref(shd_tape *tape, shd_tensor *t) {
     }
 }
 
-void shd_tape_drop(shd_tape *tape, shd_tensor *t) { unref(tape, t); }
+void shd_tape_drop(shd_tape *tape, shd_tensor *t)
+{
+    unref(tape, t);
+}
 
-void shd_tape_push(shd_tape *tape, const shd_node *node) {
+void shd_tape_push(shd_tape *tape, const shd_node *node)
+{
     if (!tape->recording || tape->rc < 0) {
         shd_node unused = *node;
         release_node(tape, &unused);
@@ -147,9 +163,13 @@ void shd_tape_push(shd_tape *tape, const shd_node *node) {
     }
 }
 
-int64_t shd_tape_mark(const shd_tape *tape) { return tape->n_nodes; }
+int64_t shd_tape_mark(const shd_tape *tape)
+{
+    return tape->n_nodes;
+}
 
-float *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc) {
+float *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc)
+{
     if (t->grad == NULL) {
         if (t->is_param) {
             shd_tape_fail(tape, SHD_EINTERNAL, "a parameter has no gradient memory in backward");
@@ -164,7 +184,8 @@ float *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc) {
 }
 
 void shd_tape_grad_pair(shd_tape *tape, shd_tensor *a, shd_tensor *b, float **da, float **db,
-                        int *acc) {
+                        int *acc)
+{
     int acc_a = 0, acc_b = 0;
     *da = shd_tape_grad(tape, a, &acc_a);
     *db = b != NULL ? shd_tape_grad(tape, b, &acc_b) : NULL;
@@ -176,7 +197,8 @@ void shd_tape_grad_pair(shd_tape *tape, shd_tensor *a, shd_tensor *b, float **da
     tape->ops->zero(tape->ctx, fresh->grad, (size_t)shd_tensor_numel(fresh) * sizeof(float));
 }
 
-void shd_tape_grad_pass(shd_tape *tape, shd_tensor *from, shd_tensor *to) {
+void shd_tape_grad_pass(shd_tape *tape, shd_tensor *from, shd_tensor *to)
+{
     if (to->grad == NULL && !to->is_param) {
         to->grad = from->grad;
         to->grad_defined = 1;
@@ -196,7 +218,8 @@ void shd_tape_grad_pass(shd_tape *tape, shd_tensor *from, shd_tensor *to) {
     }
 }
 
-int shd_tape_backward(shd_tape *tape, int64_t mark, shd_error *err) {
+int shd_tape_backward(shd_tape *tape, int64_t mark, shd_error *err)
+{
     while (tape->rc == 0 && tape->n_nodes > mark) {
         shd_node *node = &tape->nodes[--tape->n_nodes];
         if (node->out != NULL && !node->out->grad_defined) {

@@ -2,9 +2,9 @@
  * thread. The tape knows ops and memory, not models and not shards.
  *
  * Errors are sticky: after the first failure every op returns NULL and does nothing, and ops accept
- * NULL tensors, so a model is written without checks; shd_tape_error tells in the end. The only run-
- * time failure is memory; a shape that does not fit is a defect of the model and is reported as
- * SHD_EINTERNAL with the shapes. */
+ * NULL tensors, so a model is written without checks; shd_tape_error tells in the end. The only
+ * run- time failure is memory; a shape that does not fit is a defect of the model and is reported
+ * as SHD_EINTERNAL with the shapes. */
 #ifndef SHD_DAEMON_TAPE_TAPE_H
 #define SHD_DAEMON_TAPE_TAPE_H
 
@@ -26,13 +26,14 @@ typedef struct shd_tensor {
     int ndim;
     int64_t shape[SHD_MAX_DIMS];
     float *data;
-    float *grad;        /* same shape; NULL until something flows back */
-    int is_param;       /* data and grad are borrowed; grad is set by the caller before backward */
-    int grad_defined;   /* grad holds values (else it is overwritten by the first contribution) */
-    int refs;           /* the model's handle and every saved use */
+    float *grad;      /* same shape; NULL until something flows back */
+    int is_param;     /* data and grad are borrowed; grad is set by the caller before backward */
+    int grad_defined; /* grad holds values (else it is overwritten by the first contribution) */
+    int refs;         /* the model's handle and every saved use */
 } shd_tensor;
 
-static inline int64_t shd_tensor_numel(const shd_tensor *t) {
+static inline int64_t shd_tensor_numel(const shd_tensor *t)
+{
     int64_t n = 1;
     for (int i = 0; i < t->ndim; i++) {
         n *= t->shape[i];
@@ -72,8 +73,8 @@ void shd_tape_drop(shd_tape *tape, shd_tensor *t);
 
 /* out[R,C] = wte[ids] + wpe[pos0 + r % T]; R = rows, T = tokens per sequence. wte [V,C], wpe [P,C]
  * or NULL. `ids` is device memory that outlives backward. */
-shd_tensor *shd_tape_embedding(shd_tape *tape, shd_tensor *wte, shd_tensor *wpe,
-                               const int32_t *ids, int64_t rows, int64_t tokens);
+shd_tensor *shd_tape_embedding(shd_tape *tape, shd_tensor *wte, shd_tensor *wpe, const int32_t *ids,
+                               int64_t rows, int64_t tokens);
 
 /* Layer norm over the last axis of x [R,C] with gain w [C] and bias b [C]. */
 shd_tensor *shd_tape_layernorm(shd_tape *tape, shd_tensor *x, shd_tensor *w, shd_tensor *b,

@@ -21,8 +21,8 @@ struct shd_node {
     shd_tensor *in[SHD_NODE_INPUTS]; /* gradients flow to these; NULL: absent */
     unsigned keep;                   /* bit i: in[i]->data is read by backward */
     shd_tensor *out;
-    int keep_out;                    /* out->data is read by backward */
-    float *saved[SHD_NODE_SAVED];    /* arena memory owned by the node (mean, rstd, lse) */
+    int keep_out;                 /* out->data is read by backward */
+    float *saved[SHD_NODE_SAVED]; /* arena memory owned by the node (mean, rstd, lse) */
     const int32_t *ids;
     float *losses;
     int64_t n0, n1; /* op's own numbers: tokens, heads, layout */

@@ -6,15 +6,13 @@
 #include "daemon/base/mem.h"
 #include "daemon/train/worker.h"
 
-/* Every kind of work at its largest: what a step takes, then evaluation and generation. A client may
- * accumulate several batches; the second is the one that adds to what is there. */
-static int run_all(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_error *err) {
-    static const shd_work_kind kinds[] = {SHD_WORK_INIT,
-                                          SHD_WORK_DATA_STEP,
-                                          SHD_WORK_EVAL,
-                                          SHD_WORK_NEXT_LOGITS,
-                                          SHD_WORK_FORWARD_BACKWARD,
-                                          SHD_WORK_FORWARD_BACKWARD};
+/* Every kind of work at its largest: what a step takes, then evaluation and generation. A client
+ * may accumulate several batches; the second is the one that adds to what is there. */
+static int run_all(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_error *err)
+{
+    static const shd_work_kind kinds[] = {
+        SHD_WORK_INIT,        SHD_WORK_DATA_STEP,        SHD_WORK_EVAL,
+        SHD_WORK_NEXT_LOGITS, SHD_WORK_FORWARD_BACKWARD, SHD_WORK_FORWARD_BACKWARD};
     const size_t n_kinds = sizeof kinds / sizeof kinds[0] - (spec->data_path != NULL ? 2 : 0);
     shd_comm_count before[SHD_COMM_KIND_COUNT] = {{0, 0}};
     for (size_t i = 0; i < n_kinds; i++) {
@@ -47,7 +45,8 @@ static int run_all(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_
     return 0;
 }
 
-static int measure(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err) {
+static int measure(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err)
+{
     *out = (shd_plan){0};
     shd_model *model = NULL;
     SHD_TRY(shd_model_create(&spec->model, &model, err));
@@ -78,7 +77,8 @@ static int measure(const shd_spec *spec, int threads_per_rank, shd_plan *out, sh
     return rc;
 }
 
-static shd_spec with_rounds(const shd_spec *spec, uint32_t rounds) {
+static shd_spec with_rounds(const shd_spec *spec, uint32_t rounds)
+{
     shd_spec changed = *spec;
     changed.accumulation = rounds;
     changed.global_batch = rounds * spec->micro_batch * spec->strategy.world;
@@ -87,7 +87,8 @@ static shd_spec with_rounds(const shd_spec *spec, uint32_t rounds) {
 
 /* Accumulation rounds after the first are all alike: the second shows what each of them takes, in
  * memory nothing more, so that planning a step takes no longer for a large batch. */
-int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err) {
+int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err)
+{
     if (spec->accumulation <= 2) {
         return measure(spec, threads_per_rank, out, err);
     }

@@ -20,8 +20,8 @@ typedef struct shd_plan {
     uint64_t total_peak;            /* largest sum over tags at one moment */
     uint64_t extent;                /* bytes to map, fragmentation included */
     shd_comm_count comm_step[SHD_COMM_KIND_COUNT]; /* bytes sent and calls of one optimizer step */
-    uint64_t parameters;            /* elements, tied once, without padding */
-    uint64_t padding;               /* elements */
+    uint64_t parameters;                           /* elements, tied once, without padding */
+    uint64_t padding;                              /* elements */
     uint32_t units;
 } shd_plan;
 

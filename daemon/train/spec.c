@@ -11,7 +11,8 @@ enum { MAX_SEQUENCES = 1 << 20 };
 
 #define MAX_STEPS UINT64_C(1000000000)
 
-static int check_name(const char *name, shd_error *err) {
+static int check_name(const char *name, shd_error *err)
+{
     const size_t len = strlen(name);
     if (len > 64) {
         return shd_fail(err, SHD_EINVAL, "--name has %zu characters; at most 64 are allowed", len);
@@ -24,7 +25,8 @@ static int check_name(const char *name, shd_error *err) {
 }
 
 /* A setting that has one value here and more in other versions. */
-static int only(const char *flag, const char *value, const char *accepted, shd_error *err) {
+static int only(const char *flag, const char *value, const char *accepted, shd_error *err)
+{
     if (value[0] == '\0' || strcmp(value, accepted) == 0) {
         return 0;
     }
@@ -32,7 +34,8 @@ static int only(const char *flag, const char *value, const char *accepted, shd_e
                     flag, value, accepted);
 }
 
-static int whole(const char *flag, uint64_t value, uint64_t least, uint64_t most, shd_error *err) {
+static int whole(const char *flag, uint64_t value, uint64_t least, uint64_t most, shd_error *err)
+{
     if (value < least || value > most) {
         return shd_fail(err, SHD_EINVAL, "--%s %llu: must be %llu to %llu", flag,
                         (unsigned long long)value, (unsigned long long)least,
@@ -42,7 +45,8 @@ static int whole(const char *flag, uint64_t value, uint64_t least, uint64_t most
 }
 
 /* least <= value <= most; a NaN fails. */
-static int real(const char *flag, double value, double least, double most, shd_error *err) {
+static int real(const char *flag, double value, double least, double most, shd_error *err)
+{
     if (!(value >= least && value <= most)) {
         return shd_fail(err, SHD_EINVAL, "--%s %.9g: must be %.9g to %.9g", flag, value, least,
                         most);
@@ -50,7 +54,8 @@ static int real(const char *flag, double value, double least, double most, shd_e
     return 0;
 }
 
-static int check_unsupported(const Shard__V1__JobSpec *in, shd_error *err) {
+static int check_unsupported(const Shard__V1__JobSpec *in, shd_error *err)
+{
     SHD_TRY(only("tokenizer", in->tokenizer, "bytes", err));
     SHD_TRY(only("optimizer", in->optimizer, "adamw", err));
     SHD_TRY(only("dtype", in->dtype, "fp32", err));
@@ -65,12 +70,14 @@ static int check_unsupported(const Shard__V1__JobSpec *in, shd_error *err) {
     if (in->has_checkpoint_every_case && in->checkpoint_every != 0) {
         return shd_fail(err, SHD_EUNSUPPORTED,
                         "--checkpoint-every %llu: checkpoints are not available in this version; "
-                        "leave it out", (unsigned long long)in->checkpoint_every);
+                        "leave it out",
+                        (unsigned long long)in->checkpoint_every);
     }
     return 0;
 }
 
-static int resolve_model(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err) {
+static int resolve_model(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+{
     if (in->model[0] == '\0') {
         return shd_fail(err, SHD_EINVAL, "--model is missing; give a preset: %s",
                         shd_model_presets());
@@ -78,14 +85,16 @@ static int resolve_model(const Shard__V1__JobSpec *in, shd_spec *out, shd_error 
     if (strchr(in->model, '/') != NULL) {
         return shd_fail(err, SHD_EUNSUPPORTED,
                         "--model '%s': model directories are not available in this version; give "
-                        "a preset: %s", in->model, shd_model_presets());
+                        "a preset: %s",
+                        in->model, shd_model_presets());
     }
     SHD_TRY(shd_model_preset(in->model, &out->model, err));
     strncpy(out->model_name, in->model, sizeof out->model_name - 1);
     return 0;
 }
 
-static int resolve_batch(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err) {
+static int resolve_batch(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+{
     const uint32_t world = out->strategy.world;
     out->micro_batch = in->has_micro_batch_case ? in->micro_batch : 8;
     SHD_TRY(whole("micro-batch", out->micro_batch, 1, MAX_SEQUENCES, err));
@@ -105,19 +114,22 @@ static int resolve_batch(const Shard__V1__JobSpec *in, shd_spec *out, shd_error 
     out->seq_len = in->has_seq_len_case ? in->seq_len : (uint32_t)out->model.context;
     SHD_TRY(whole("seq-len", out->seq_len, 1, UINT32_MAX, err));
     if ((int64_t)out->seq_len > out->model.context) {
-        return shd_fail(err, SHD_EINVAL,
-                        "--seq-len %u is longer than the model's context of %lld; give at most that",
-                        out->seq_len, (long long)out->model.context);
+        return shd_fail(
+            err, SHD_EINVAL,
+            "--seq-len %u is longer than the model's context of %lld; give at most that",
+            out->seq_len, (long long)out->model.context);
     }
     if (in->has_reduction_width_case && in->reduction_width != world) {
         return shd_fail(err, SHD_EUNSUPPORTED,
                         "--reduction-width %u: this version reduces over exactly the ranks of the "
-                        "job (%u)", in->reduction_width, world);
+                        "job (%u)",
+                        in->reduction_width, world);
     }
     return 0;
 }
 
-static int resolve_optimizer(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err) {
+static int resolve_optimizer(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+{
     const int client_driven = out->data_path == NULL;
     out->steps = in->has_steps_case ? in->steps : client_driven ? 0 : 1000;
     SHD_TRY(whole("steps", out->steps, client_driven ? 0 : 1, MAX_STEPS, err));
@@ -151,7 +163,8 @@ static int resolve_optimizer(const Shard__V1__JobSpec *in, shd_spec *out, shd_er
     return 0;
 }
 
-static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err) {
+static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+{
     out->eval_every = in->has_eval_every_case ? in->eval_every : 0;
     SHD_TRY(whole("eval-every", out->eval_every, 0, MAX_STEPS, err));
     out->eval_batches = in->has_eval_batches_case ? in->eval_batches : 64;
@@ -179,13 +192,14 @@ static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *
     if (out->eval_every > 0 && out->eval_split == 0) {
         return shd_fail(err, SHD_EINVAL,
                         "--eval-every %llu needs something to evaluate on: give --eval-data or an "
-                        "--eval-split above 0", (unsigned long long)out->eval_every);
+                        "--eval-split above 0",
+                        (unsigned long long)out->eval_every);
     }
     return 0;
 }
 
-static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *out,
-                   shd_error *err) {
+static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *out, shd_error *err)
+{
     SHD_TRY(check_name(in->name, err));
     strncpy(out->name, in->name, sizeof out->name - 1);
     SHD_TRY(check_unsupported(in, err));
@@ -195,10 +209,11 @@ static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *o
     if (ranks > max_ranks) {
         return shd_fail(err, SHD_EINVAL,
                         "--ranks %u: the daemon has %u; ask for at most that, or start the daemon "
-                        "with more", ranks, max_ranks);
+                        "with more",
+                        ranks, max_ranks);
     }
-    SHD_TRY(shd_strategy_make(in->strategy, in->shard_degrees, (uint32_t)in->n_shard_degrees,
-                              ranks, &out->strategy, err));
+    SHD_TRY(shd_strategy_make(in->strategy, in->shard_degrees, (uint32_t)in->n_shard_degrees, ranks,
+                              &out->strategy, err));
     if (in->data[0] != '\0') {
         out->data_path = shd_strdup(in->data);
     }
@@ -215,7 +230,8 @@ static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *o
 }
 
 int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *out,
-                     shd_error *err) {
+                     shd_error *err)
+{
     *out = (shd_spec){0};
     const int rc = resolve(in, max_ranks, out, err);
     if (rc < 0) {
@@ -224,25 +240,28 @@ int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec 
     return rc;
 }
 
-void shd_spec_copy(shd_spec *out, const shd_spec *in) {
+void shd_spec_copy(shd_spec *out, const shd_spec *in)
+{
     *out = *in;
     out->data_path = in->data_path != NULL ? shd_strdup(in->data_path) : NULL;
     out->eval_path = in->eval_path != NULL ? shd_strdup(in->eval_path) : NULL;
 }
 
-void shd_spec_fini(shd_spec *spec) {
+void shd_spec_fini(shd_spec *spec)
+{
     free(spec->data_path);
     free(spec->eval_path);
     *spec = (shd_spec){0};
 }
 
-#define SET(field, Case, value)                                       \
-    do {                                                              \
-        out->has_##field##_case = SHARD__V1__JOB_SPEC__HAS_##Case;    \
-        out->field = (value);                                         \
+#define SET(field, Case, value)                                                                    \
+    do {                                                                                           \
+        out->has_##field##_case = SHARD__V1__JOB_SPEC__HAS_##Case;                                 \
+        out->field = (value);                                                                      \
     } while (0)
 
-Shard__V1__JobSpec *shd_spec_to_proto(const shd_spec *spec) {
+Shard__V1__JobSpec *shd_spec_to_proto(const shd_spec *spec)
+{
     Shard__V1__JobSpec *out = shd_malloc(sizeof *out);
     shard__v1__job_spec__init(out);
     out->name = shd_strdup(spec->name);

@@ -18,8 +18,8 @@ extern "C" {
 typedef struct shd_spec {
     char name[65];
     char model_name[65];
-    char *data_path;      /* owned; NULL: batches come from clients */
-    char *eval_path;      /* owned; NULL: the tail of data_path, or no evaluation */
+    char *data_path; /* owned; NULL: batches come from clients */
+    char *eval_path; /* owned; NULL: the tail of data_path, or no evaluation */
     shd_data_format data_format;
     shd_model_config model;
     shd_strategy strategy; /* degrees, world */

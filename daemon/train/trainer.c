@@ -23,17 +23,19 @@ struct shd_trainer {
     shd_plan plan;
     shd_model *model;
     shd_worker_shared shared;
-    slot *slots; /* [world] */
+    slot *slots;    /* [world] */
     shd_work *work; /* in flight, or NULL */
     struct timespec started;
     atomic_uint remaining;
 };
 
-void shd_work_init(shd_work *work, shd_work_kind kind) {
+void shd_work_init(shd_work *work, shd_work_kind kind)
+{
     *work = (shd_work){.kind = kind, .lr = NAN, .clip = NAN, .weight_decay = NAN};
 }
 
-void shd_work_fini(shd_work *work) {
+void shd_work_fini(shd_work *work)
+{
     free(work->batch.tokens);
     free(work->batch.targets);
     free(work->logprobs);
@@ -46,14 +48,16 @@ void shd_work_fini(shd_work *work) {
 /* Cuts tokens [begin, end) of a file into windows; errors name the file and its part. */
 static int init_sampler(shd_sampler *sampler, const shd_source *source, const char *what,
                         uint64_t begin, uint64_t end, const shd_spec *spec, int train,
-                        shd_error *err) {
-    const int rc = shd_sampler_init(sampler, begin, end, spec->seq_len, train ? spec->seed : 0,
-                                    train, err);
+                        shd_error *err)
+{
+    const int rc =
+        shd_sampler_init(sampler, begin, end, spec->seq_len, train ? spec->seed : 0, train, err);
     return rc < 0 ? shd_error_prefix(err, rc, "%s of '%s'", what, shd_source_path(source)) : 0;
 }
 
 /* Splits the data and counts the windows of an evaluation. */
-static int init_samplers(shd_trainer *t, shd_error *err) {
+static int init_samplers(shd_trainer *t, shd_error *err)
+{
     const shd_spec *spec = &t->spec;
     shd_worker_shared *sh = &t->shared;
     const uint64_t n = shd_source_tokens(sh->data);
@@ -76,13 +80,14 @@ static int init_samplers(shd_trainer *t, shd_error *err) {
 }
 
 int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
-                       shd_source *data, shd_source *eval, shd_trainer **out, shd_error *err) {
+                       shd_source *data, shd_source *eval, shd_trainer **out, shd_error *err)
+{
     const uint32_t W = spec->strategy.world;
     shd_trainer *t = shd_calloc(1, sizeof *t);
     shd_spec_copy(&t->spec, spec);
     t->plan = *plan;
-    t->shared = (shd_worker_shared){
-        .spec = &t->spec, .extent = plan->extent, .data = data, .eval = eval};
+    t->shared =
+        (shd_worker_shared){.spec = &t->spec, .extent = plan->extent, .data = data, .eval = eval};
     int rc = shd_model_create(&t->spec.model, &t->model, err);
     if (rc == 0 && data != NULL) {
         rc = init_samplers(t, err);
@@ -98,14 +103,14 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
     t->slots = shd_calloc(W, sizeof *t->slots);
     for (uint32_t r = 0; r < W; r++) {
         t->slots[r] = (slot){.trainer = t, .rank = ranks[r]};
-        t->slots[r].worker =
-            shd_worker_create(&t->shared, shd_rank_device(ranks[r]), comms[r]);
+        t->slots[r].worker = shd_worker_create(&t->shared, shd_rank_device(ranks[r]), comms[r]);
     }
     *out = t;
     return 0;
 }
 
-void shd_trainer_free(shd_trainer *t) {
+void shd_trainer_free(shd_trainer *t)
+{
     if (t == NULL) {
         return;
     }
@@ -123,27 +128,29 @@ void shd_trainer_free(shd_trainer *t) {
     free(t);
 }
 
-static int check_sequence(const shd_trainer *t, const shd_batch *b, uint32_t s, shd_error *err) {
+static int check_sequence(const shd_trainer *t, const shd_batch *b, uint32_t s, shd_error *err)
+{
     const int64_t vocab = t->spec.model.vocab;
     for (uint32_t i = 0; i < b->length; i++) {
         const size_t at = (size_t)s * b->length + i;
         if (b->tokens[at] < 0 || b->tokens[at] >= vocab) {
             return shd_fail(err, SHD_EINVAL,
                             "sequence %u, position %u: token id %d is not in the model's "
-                            "vocabulary of %lld", s, i, b->tokens[at], (long long)vocab);
+                            "vocabulary of %lld",
+                            s, i, b->tokens[at], (long long)vocab);
         }
-        if (b->targets[at] != SHD_IGNORE_INDEX &&
-            (b->targets[at] < 0 || b->targets[at] >= vocab)) {
+        if (b->targets[at] != SHD_IGNORE_INDEX && (b->targets[at] < 0 || b->targets[at] >= vocab)) {
             return shd_fail(err, SHD_EINVAL,
                             "sequence %u, position %u: target %d is neither in the model's "
-                            "vocabulary of %lld nor %d (ignored)", s, i, b->targets[at],
-                            (long long)vocab, SHD_IGNORE_INDEX);
+                            "vocabulary of %lld nor %d (ignored)",
+                            s, i, b->targets[at], (long long)vocab, SHD_IGNORE_INDEX);
         }
     }
     return 0;
 }
 
-int shd_trainer_check_batch(const shd_trainer *t, const shd_work *work, shd_error *err) {
+int shd_trainer_check_batch(const shd_trainer *t, const shd_work *work, shd_error *err)
+{
     const shd_batch *b = &work->batch;
     if (b->sequences == 0 || b->length == 0) {
         return shd_fail(err, SHD_EINVAL, "the batch is empty; send at least one token");
@@ -151,8 +158,8 @@ int shd_trainer_check_batch(const shd_trainer *t, const shd_work *work, shd_erro
     if (b->length > t->spec.seq_len) {
         return shd_fail(err, SHD_EINVAL,
                         "a sequence has %u tokens; the job was planned for %u (--seq-len) of the "
-                        "model's context of %lld", b->length, t->spec.seq_len,
-                        (long long)t->spec.model.context);
+                        "model's context of %lld",
+                        b->length, t->spec.seq_len, (long long)t->spec.model.context);
     }
     for (uint32_t s = 0; s < b->sequences; s++) {
         SHD_TRY(check_sequence(t, b, s, err));
@@ -161,7 +168,8 @@ int shd_trainer_check_batch(const shd_trainer *t, const shd_work *work, shd_erro
 }
 
 /* Log-probabilities of different leaves come from different ranks; elsewhere each has zeros. */
-static void merge_logprobs(shd_trainer *t, shd_work *work) {
+static void merge_logprobs(shd_trainer *t, shd_work *work)
+{
     work->logprobs = t->slots[0].result.logprobs;
     t->slots[0].result.logprobs = NULL;
     if (work->logprobs == NULL) {
@@ -175,7 +183,8 @@ static void merge_logprobs(shd_trainer *t, shd_work *work) {
     }
 }
 
-static void finish(shd_trainer *t) {
+static void finish(shd_trainer *t)
+{
     shd_work *work = t->work;
     const shd_work *from = &t->slots[0].result;
     work->rc = 0;
@@ -209,7 +218,8 @@ static void finish(shd_trainer *t) {
     work->done(work, work->done_arg);
 }
 
-static void run_slot(shd_rank *rank, void *arg) {
+static void run_slot(shd_rank *rank, void *arg)
+{
     (void)rank;
     slot *sl = arg;
     shd_worker_run(sl->worker, sl->trainer->work, &sl->result);
@@ -218,7 +228,8 @@ static void run_slot(shd_rank *rank, void *arg) {
     }
 }
 
-void shd_trainer_submit(shd_trainer *t, shd_work *work) {
+void shd_trainer_submit(shd_trainer *t, shd_work *work)
+{
     const uint32_t W = t->spec.strategy.world;
     t->work = work;
     clock_gettime(CLOCK_MONOTONIC, &t->started);
@@ -228,12 +239,14 @@ void shd_trainer_submit(shd_trainer *t, shd_work *work) {
     }
 }
 
-void shd_trainer_abort(shd_trainer *t) {
+void shd_trainer_abort(shd_trainer *t)
+{
     shd_comm_abort(shd_worker_comm(t->slots[0].worker), SHD_ECANCELLED, "cancelled");
 }
 
 void shd_trainer_usage(const shd_trainer *t, uint32_t rank, shd_usage out[SHD_TAG_COUNT],
-                       uint64_t *total_peak, uint64_t *reserved) {
+                       uint64_t *total_peak, uint64_t *reserved)
+{
     const shd_arena *arena = shd_worker_arena(t->slots[rank].worker);
     memset(out, 0, SHD_TAG_COUNT * sizeof *out);
     *total_peak = 0;
@@ -245,12 +258,13 @@ void shd_trainer_usage(const shd_trainer *t, uint32_t rank, shd_usage out[SHD_TA
     }
 }
 
-void shd_trainer_comm(const shd_trainer *t, uint32_t rank,
-                      shd_comm_count out[SHD_COMM_KIND_COUNT]) {
+void shd_trainer_comm(const shd_trainer *t, uint32_t rank, shd_comm_count out[SHD_COMM_KIND_COUNT])
+{
     shd_comm_counts(shd_worker_comm(t->slots[rank].worker), out);
 }
 
-static int check_index(const shd_trainer *t, uint32_t index, shd_error *err) {
+static int check_index(const shd_trainer *t, uint32_t index, shd_error *err)
+{
     if (index >= shd_model_n_params(t->model)) {
         return shd_fail(err, SHD_EINVAL, "no parameter %u; the model has %u", index,
                         shd_model_n_params(t->model));
@@ -258,7 +272,8 @@ static int check_index(const shd_trainer *t, uint32_t index, shd_error *err) {
     return 0;
 }
 
-int shd_trainer_read_param(shd_trainer *t, uint32_t index, float *out, shd_error *err) {
+int shd_trainer_read_param(shd_trainer *t, uint32_t index, float *out, shd_error *err)
+{
     SHD_TRY(check_index(t, index, err));
     for (uint32_t r = 0; r < t->spec.strategy.p; r++) {
         shd_worker_read_param(t->slots[r].worker, index, out);
@@ -266,7 +281,8 @@ int shd_trainer_read_param(shd_trainer *t, uint32_t index, float *out, shd_error
     return 0;
 }
 
-int shd_trainer_write_param(shd_trainer *t, uint32_t index, const float *in, shd_error *err) {
+int shd_trainer_write_param(shd_trainer *t, uint32_t index, const float *in, shd_error *err)
+{
     SHD_TRY(check_index(t, index, err));
     for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
         shd_worker_write_param(t->slots[r].worker, index, in);
@@ -274,7 +290,8 @@ int shd_trainer_write_param(shd_trainer *t, uint32_t index, const float *in, shd
     return 0;
 }
 
-int shd_trainer_read_grad(shd_trainer *t, uint32_t index, float *out, shd_error *err) {
+int shd_trainer_read_grad(shd_trainer *t, uint32_t index, float *out, shd_error *err)
+{
     SHD_TRY(check_index(t, index, err));
     for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
         shd_worker_read_grad(t->slots[r].worker, index, out);

@@ -39,7 +39,7 @@ typedef enum shd_work_kind {
     SHD_WORK_TRAIN_STEP,       /* both, on `batch` */
     SHD_WORK_FORWARD,          /* loss of `batch`, no gradients */
     SHD_WORK_EVAL,             /* loss over the evaluation windows */
-    SHD_WORK_NEXT_LOGITS       /* logits after the last token of batch (1 sequence); for generation */
+    SHD_WORK_NEXT_LOGITS /* logits after the last token of batch (1 sequence); for generation */
 } shd_work_kind;
 
 typedef struct shd_work {
@@ -54,15 +54,15 @@ typedef struct shd_work {
     int rc; /* 0 or an shd_err; then `err` says more. SHD_EINVAL leaves the job as it was; every
                other number means that the job's state is lost */
     shd_error err;
-    double loss;           /* nats per valid token; 0 when there is none */
+    double loss; /* nats per valid token; 0 when there is none */
     uint64_t valid_tokens;
     double grad_norm, lr_used;
-    uint64_t step;         /* optimizer steps taken, after this work */
-    uint64_t samples;      /* global sample cursor, after this work */
-    int skipped;           /* the gradient was not finite: nothing applied */
-    double ms;             /* wall time on the ranks */
-    float *logprobs;       /* [sequences, length] log p(target), 0 where ignored; NULL unless asked */
-    float *logits;         /* [vocab]; NEXT_LOGITS */
+    uint64_t step;    /* optimizer steps taken, after this work */
+    uint64_t samples; /* global sample cursor, after this work */
+    int skipped;      /* the gradient was not finite: nothing applied */
+    double ms;        /* wall time on the ranks */
+    float *logprobs;  /* [sequences, length] log p(target), 0 where ignored; NULL unless asked */
+    float *logits;    /* [vocab]; NEXT_LOGITS */
 
     /* Set by the submitter. */
     void (*done)(struct shd_work *work, void *arg); /* on a rank's thread; must only hand over */
@@ -86,7 +86,8 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
 void shd_trainer_free(shd_trainer *trainer);
 
 /* Checks a client batch before it is queued: token ids against the vocabulary, length against the
- * model and the plan, sequences against the plan. SHD_EINVAL names the sequence, position and value. */
+ * model and the plan, sequences against the plan. SHD_EINVAL names the sequence, position and
+ * value. */
 int shd_trainer_check_batch(const shd_trainer *trainer, const shd_work *work, shd_error *err);
 
 /* Starts `work` on the ranks. One at a time; `work` must live until `done`. */
@@ -108,7 +109,8 @@ void shd_trainer_comm(const shd_trainer *trainer, uint32_t rank,
  * and tools; no work may be in flight. */
 int shd_trainer_read_param(shd_trainer *trainer, uint32_t index, float *out, shd_error *err);
 
-/* Sets the whole of parameter `index` from in[numel] (host) on all ranks. After INIT, between work. */
+/* Sets the whole of parameter `index` from in[numel] (host) on all ranks. After INIT, between work.
+ */
 int shd_trainer_write_param(shd_trainer *trainer, uint32_t index, const float *in, shd_error *err);
 
 /* Copies the accumulated gradient of parameter `index` to out[numel]: of the summed loss, reduced

@@ -25,10 +25,10 @@ typedef struct shd_worker_shared {
     const shd_spec *spec;
     const shd_model *model;
     shd_layout layout;
-    uint64_t extent;     /* bytes of each rank's arena; ignored on a null device */
-    shd_source *data;    /* NULL: batches come from clients, or this is a plan */
-    shd_source *eval;    /* may be `data` */
-    shd_sampler train;   /* windows of `data` */
+    uint64_t extent;   /* bytes of each rank's arena; ignored on a null device */
+    shd_source *data;  /* NULL: batches come from clients, or this is a plan */
+    shd_source *eval;  /* may be `data` */
+    shd_sampler train; /* windows of `data` */
     shd_sampler held_out;
     uint64_t eval_leaves; /* micro-batches of one evaluation */
 } shd_worker_shared;

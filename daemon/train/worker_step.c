@@ -1,19 +1,20 @@
-/* The optimizer step of a rank: norm, clipping, AdamW on its own part. Floor F4; the rank's thread. */
+/* The optimizer step of a rank: norm, clipping, AdamW on its own part. Floor F4; the rank's thread.
+ */
 #include <math.h>
 
 #include "daemon/optim/adamw.h"
 #include "daemon/train/worker_internal.h"
 
-static void update_unit(shd_worker *w, uint32_t u, const shd_adamw_hyper *hyper) {
+static void update_unit(shd_worker *w, uint32_t u, const shd_adamw_hyper *hyper)
+{
     const shd_range params = shd_unit_update_params(&w->units, u);
     const shd_range grads = shd_unit_update_grads(&w->units, u);
     const shd_unit *unit = &w->units.units[u];
     for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
         const shd_slot *slot = &w->shared->layout.slots[i];
         int64_t first = 0, at = 0;
-        const int64_t n = slot->unit == u ? shd_slot_intersect(slot, params.begin, params.end,
-                                                               &first, &at)
-                                          : 0;
+        const int64_t n =
+            slot->unit == u ? shd_slot_intersect(slot, params.begin, params.end, &first, &at) : 0;
         if (n > 0) {
             shd_adamw_apply(w->dev, params.data + at, grads.data + at, unit->m.data + at,
                             unit->v.data + at, n, hyper,
@@ -22,9 +23,13 @@ static void update_unit(shd_worker *w, uint32_t u, const shd_adamw_hyper *hyper)
     }
 }
 
-static double or_spec(double override, double spec) { return isnan(override) ? spec : override; }
+static double or_spec(double override, double spec)
+{
+    return isnan(override) ? spec : override;
+}
 
-int shd_worker_optim_step(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err) {
+int shd_worker_optim_step(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err)
+{
     const shd_spec *spec = shd_worker_spec(w);
     const uint32_t n_units = w->shared->layout.n_units;
     if (w->units.folded == 0) {

@@ -8,7 +8,8 @@
 
 #include "tests/train/engine.h"
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     if (argc != 8) {
         fprintf(stderr, "usage: %s MODEL MICRO_BATCH SEQ_LEN STRATEGY RANKS THREADS STEPS\n",
                 argv[0]);

@@ -16,7 +16,8 @@
 #include <thread>
 #include <vector>
 
-namespace {
+namespace
+{
 
 using Bytes = std::vector<uint8_t>;
 using Counts = std::array<shd_comm_count, SHD_COMM_KIND_COUNT>;
@@ -54,7 +55,10 @@ struct Group {
             shd_device_free(device);
         }
     }
-    uint32_t size() const { return static_cast<uint32_t>(comms.size()); }
+    uint32_t size() const
+    {
+        return static_cast<uint32_t>(comms.size());
+    }
 
     // Runs fn(rank, comm, device) on a thread for each rank.
     void Run(const std::function<void(uint32_t, shd_comm *, shd_device *)> &fn)
@@ -115,9 +119,9 @@ void CheckAllGatherHost(shd_comm *comm, uint32_t call, size_t bytes)
     const uint32_t size = shd_comm_size(comm), rank = shd_comm_rank(comm);
     const Bytes send = Values(call, rank, bytes);
     Bytes recv(size * bytes + 1, 0xee);
-    ASSERT_EQ(shd_comm_all_gather_host(comm, SHD_COMM_CONTROL, send.data(), recv.data(), bytes,
-                                       nullptr),
-              0);
+    ASSERT_EQ(
+        shd_comm_all_gather_host(comm, SHD_COMM_CONTROL, send.data(), recv.data(), bytes, nullptr),
+        0);
     for (uint32_t r = 0; r < size; r++) {
         const Bytes want = Values(call, r, bytes);
         ASSERT_TRUE(std::equal(want.begin(), want.end(), recv.begin() + r * bytes));
@@ -148,8 +152,8 @@ void CheckBroadcast(shd_comm *comm, shd_device *dev, uint32_t call, size_t bytes
     const uint32_t rank = shd_comm_rank(comm);
     const Bytes want = Values(call, root, bytes);
     Bytes buf = rank == root ? want : Bytes(bytes, 0xee);
-    ASSERT_EQ(
-        shd_comm_broadcast(comm, SHD_COMM_ALL_REDUCE, dev, buf.data(), bytes, root, nullptr), 0);
+    ASSERT_EQ(shd_comm_broadcast(comm, SHD_COMM_ALL_REDUCE, dev, buf.data(), bytes, root, nullptr),
+              0);
     ASSERT_EQ(buf, want);
 }
 
@@ -219,9 +223,9 @@ void CallSequence(shd_comm *comm, shd_device *dev)
     ASSERT_EQ(shd_comm_all_to_all(comm, SHD_COMM_REDUCE_SCATTER, dev, a.data(), 512, b.data(), 256,
                                   nullptr),
               0);
-    ASSERT_EQ(shd_comm_all_to_all(comm, SHD_COMM_REDUCE_SCATTER, dev, a.data(), 8, b.data(), 8,
-                                  nullptr),
-              0);
+    ASSERT_EQ(
+        shd_comm_all_to_all(comm, SHD_COMM_REDUCE_SCATTER, dev, a.data(), 8, b.data(), 8, nullptr),
+        0);
     ASSERT_EQ(shd_comm_all_gather(comm, SHD_COMM_ALL_REDUCE, dev, a.data(), b.data(), 17, nullptr),
               0);
     ASSERT_EQ(shd_comm_broadcast(comm, SHD_COMM_NORM, dev, a.data(), 33, 0, nullptr), 0);
@@ -283,13 +287,12 @@ TEST(CommNull, MovesNothingAndRepeatsHostValues)
     shd_device *dev = shd_device_create_null(1);
     shd_comm *comm = shd_comm_null_create(2, 4);
     Bytes send = Values(0, 2, 10), recv(40, 0xee);
-    ASSERT_EQ(shd_comm_all_gather(comm, SHD_COMM_ALL_GATHER, dev, send.data(), recv.data(), 10,
-                                  nullptr),
-              0);
+    ASSERT_EQ(
+        shd_comm_all_gather(comm, SHD_COMM_ALL_GATHER, dev, send.data(), recv.data(), 10, nullptr),
+        0);
     EXPECT_EQ(recv, Bytes(40, 0xee));
-    ASSERT_EQ(shd_comm_all_gather_host(comm, SHD_COMM_CONTROL, send.data(), recv.data(), 10,
-                                       nullptr),
-              0);
+    ASSERT_EQ(
+        shd_comm_all_gather_host(comm, SHD_COMM_CONTROL, send.data(), recv.data(), 10, nullptr), 0);
     for (int r = 0; r < 4; r++) {
         EXPECT_TRUE(std::equal(send.begin(), send.end(), recv.begin() + r * 10));
     }
@@ -322,9 +325,9 @@ TEST(CommArguments, AreRefusedBeforeAnyoneWaits)
     Group group(2);
     Bytes buf(64);
     shd_error err;
-    EXPECT_EQ(shd_comm_broadcast(group.comms[0], SHD_COMM_NORM, group.devices[0], buf.data(), 4, 2,
-                                 &err),
-              SHD_EINVAL);
+    EXPECT_EQ(
+        shd_comm_broadcast(group.comms[0], SHD_COMM_NORM, group.devices[0], buf.data(), 4, 2, &err),
+        SHD_EINVAL);
     EXPECT_STREQ(err.message, "broadcast: root 2 is not one of 2 ranks");
     EXPECT_EQ(shd_comm_all_to_all(group.comms[0], SHD_COMM_NORM, group.devices[0], buf.data(), 7,
                                   buf.data(), 8, &err),
@@ -359,8 +362,8 @@ TEST(CommAbort, WakesEveryBlockedRankAndFailsLaterCalls)
             }
             shd_error err;
             Bytes buf(size);
-            ASSERT_EQ(shd_comm_all_gather(comm, SHD_COMM_ALL_GATHER, dev, &buf[rank], buf.data(),
-                                          1, &err),
+            ASSERT_EQ(shd_comm_all_gather(comm, SHD_COMM_ALL_GATHER, dev, &buf[rank], buf.data(), 1,
+                                          &err),
                       SHD_ECANCELLED);
             ASSERT_STREQ(err.message, "job 7 was cancelled");
         });
@@ -444,9 +447,8 @@ TEST(CommAbort, AtAnyMomentNobodyReadsFreedMemory)
             for (;;) {
                 auto send = std::make_unique<Bytes>(4 * 20000, static_cast<uint8_t>(rank));
                 Bytes recv(4 * 20000);
-                const int rc = shd_comm_all_to_all(comm, SHD_COMM_REDUCE_SCATTER, dev,
-                                                   send->data(), 20000, recv.data(), 20000,
-                                                   nullptr);
+                const int rc = shd_comm_all_to_all(comm, SHD_COMM_REDUCE_SCATTER, dev, send->data(),
+                                                   20000, recv.data(), 20000, nullptr);
                 std::fill(send->begin(), send->end(), 0xff);
                 send.reset();
                 if (rc != 0) {
@@ -689,13 +691,27 @@ TEST(CommLocal, RandomSequencesWithRandomDelays)
                     usleep(own() % 300);
                 }
                 switch (what) {
-                case 0: CheckAllGather(comm, dev, call, bytes, bytes % 2 == 0); break;
-                case 1: CheckAllToAll(comm, dev, call, bytes, bytes + call % 5); break;
-                case 2: CheckBroadcast(comm, dev, call, bytes, root); break;
-                case 3: CheckAllGatherHost(comm, call, bytes); break;
-                case 4: ASSERT_EQ(shd_comm_barrier(comm, nullptr), 0); break;
-                case 5: CheckAllGather(part, dev, call, bytes, false); break;
-                default: CheckAllToAll(part, dev, call, bytes, bytes); break;
+                case 0:
+                    CheckAllGather(comm, dev, call, bytes, bytes % 2 == 0);
+                    break;
+                case 1:
+                    CheckAllToAll(comm, dev, call, bytes, bytes + call % 5);
+                    break;
+                case 2:
+                    CheckBroadcast(comm, dev, call, bytes, root);
+                    break;
+                case 3:
+                    CheckAllGatherHost(comm, call, bytes);
+                    break;
+                case 4:
+                    ASSERT_EQ(shd_comm_barrier(comm, nullptr), 0);
+                    break;
+                case 5:
+                    CheckAllGather(part, dev, call, bytes, false);
+                    break;
+                default:
+                    CheckAllToAll(part, dev, call, bytes, bytes);
+                    break;
                 }
             }
             shd_comm_free(part);

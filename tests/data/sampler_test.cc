@@ -7,7 +7,8 @@
 #include <set>
 #include <vector>
 
-namespace {
+namespace
+{
 
 shd_sampler Make(uint64_t begin, uint64_t end, uint32_t seq_len, uint64_t seed, int shuffle = 1)
 {
@@ -41,8 +42,9 @@ void ExpectEachWindowOnce(const shd_sampler &sampler, uint64_t epoch, uint64_t e
 
 TEST(Sampler, EveryWindowOnceAnEpoch)
 {
-    for (uint64_t windows : {1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 63, 64, 65, 127, 255, 256,
-                             257, 1000, 1023, 1024, 1025, 4099, 65536, 65537}) {
+    for (uint64_t windows :
+         {1,  2,  3,   4,   5,   7,   8,    13,   16,   17,   31,   32,    33,   63,
+          64, 65, 127, 255, 256, 257, 1000, 1023, 1024, 1025, 4099, 65536, 65537}) {
         for (uint32_t seq_len : {1u, 3u, 16u}) {
             for (uint64_t extra = 0; extra < seq_len; extra += 2) {
                 const uint64_t end = 100 + windows * seq_len + 1 + extra;
@@ -160,8 +162,9 @@ TEST(Sampler, TooFewTokens)
     EXPECT_EQ(sampler.windows, 1u);
     EXPECT_EQ(shd_sampler_init(&sampler, 27, 10, 16, 1, 1, &err), SHD_EDATA);
     EXPECT_EQ(shd_sampler_init(&sampler, 0, 10, UINT32_MAX, 1, 1, &err), SHD_EDATA);
-    EXPECT_STREQ(err.message,
-                 "10 tokens are too few for sequences of 4294967295: at least 4294967296 are needed");
+    EXPECT_STREQ(
+        err.message,
+        "10 tokens are too few for sequences of 4294967295: at least 4294967296 are needed");
     EXPECT_EQ(shd_sampler_init(&sampler, 0, 10, 0, 1, 1, &err), SHD_EINVAL);
 }
 

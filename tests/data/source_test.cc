@@ -13,10 +13,12 @@
 #include <thread>
 #include <vector>
 
-namespace {
+namespace
+{
 
-class Source : public ::testing::Test {
-protected:
+class Source : public ::testing::Test
+{
+  protected:
     void SetUp() override
     {
         std::string name = ::testing::TempDir() + "/source.XXXXXX";

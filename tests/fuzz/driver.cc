@@ -22,7 +22,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 extern "C" void __sanitizer_set_death_callback(void (*)()) __attribute__((weak));
 
-namespace {
+namespace
+{
 
 using Input = std::vector<uint8_t>;
 
@@ -180,8 +181,8 @@ TEST(Fuzz, CorpusThenMutations)
     for (uint64_t i = 0; i < corpus.size(); i++) {
         RunInput(corpus[i], seed, i);
     }
-    const auto end = std::chrono::steady_clock::now() +
-                     std::chrono::seconds(NumberFrom("FUZZ_SECONDS", 3));
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::seconds(NumberFrom("FUZZ_SECONDS", 3));
     uint64_t number = corpus.size();
     while (std::chrono::steady_clock::now() < end) {
         RunInput(Mutation(corpus, seed, number), seed, number);

@@ -15,7 +15,8 @@
 #include "daemon/data/sampler.h"
 #include "daemon/data/source.h"
 
-namespace {
+namespace
+{
 
 void Require(bool holds, const char *what)
 {

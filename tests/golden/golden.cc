@@ -7,15 +7,16 @@
 #include <sstream>
 #include <stdexcept>
 
-namespace golden {
+namespace golden
+{
 
-namespace {
+namespace
+{
 
 const char kFirstLine[] = "shardd golden 1";
 
 // The files are little endian, as every machine that this runs on.
-template <typename T>
-std::vector<T> Take(const char *from, int64_t n)
+template <typename T> std::vector<T> Take(const char *from, int64_t n)
 {
     std::vector<T> out(static_cast<size_t>(n));
     if (n > 0) {
@@ -102,7 +103,8 @@ void File::parse(const std::string &bytes)
         const int64_t n = tensor.numel();
         const uint64_t width = entry.type == "f64" ? 8 : 4;
         const uint64_t held = bytes.size() - at;
-        if (n < 0 || entry.offset > held || static_cast<uint64_t>(n) > (held - entry.offset) / width) {
+        if (n < 0 || entry.offset > held ||
+            static_cast<uint64_t>(n) > (held - entry.offset) / width) {
             fail("tensor " + entry.name + " lies outside of the data");
         }
         const char *from = bytes.data() + at + entry.offset;

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-namespace golden {
+namespace golden
+{
 
 struct Tensor {
     std::vector<int64_t> shape;
@@ -20,8 +21,9 @@ struct Tensor {
 };
 
 // Every function throws std::runtime_error with a message that names the file and what is wrong.
-class File {
-public:
+class File
+{
+  public:
     explicit File(const std::string &path);
 
     double number(const std::string &key) const;
@@ -35,7 +37,7 @@ public:
     // Names of the parameters, in the model's order: NAME of each tensor "init/NAME".
     std::vector<std::string> parameters() const;
 
-private:
+  private:
     [[noreturn]] void fail(const std::string &what) const;
     void parse(const std::string &bytes);
 

@@ -10,7 +10,8 @@
 
 #include "tests/golden/golden.h"
 
-namespace {
+namespace
+{
 
 const char *const kFiles[] = {"tests/golden/gpt2_a.golden", "tests/golden/gpt2_b.golden",
                               "tests/golden/gpt2_c.golden"};
@@ -89,8 +90,10 @@ TEST(Golden, BrokenFilesAreNamed)
     EXPECT_EQ(Error("something\n"), "it does not begin with 'shardd golden 1'");
     EXPECT_EQ(Error(first + "n_layer 3"), "its header does not end");
     EXPECT_EQ(Error(first + "n_layer three\n"), "bad line: n_layer three");
-    EXPECT_EQ(Error(first + "tensor x f32 2 2 0\ndata 8\n12345678"), "bad line: tensor x f32 2 2 0");
-    EXPECT_EQ(Error(first + "tensor x f32 1 2 0\ndata 8\n1234"), "it holds 4 bytes of data: data 8");
+    EXPECT_EQ(Error(first + "tensor x f32 2 2 0\ndata 8\n12345678"),
+              "bad line: tensor x f32 2 2 0");
+    EXPECT_EQ(Error(first + "tensor x f32 1 2 0\ndata 8\n1234"),
+              "it holds 4 bytes of data: data 8");
     EXPECT_EQ(Error(first + "tensor x f32 1 3 0\ndata 8\n12345678"),
               "tensor x lies outside of the data");
     EXPECT_EQ(Error(first + "tensor x f16 1 2 0\ndata 8\n12345678"),

@@ -10,7 +10,8 @@
 
 #include "daemon/model/model.h"
 
-namespace {
+namespace
+{
 
 struct Model {
     explicit Model(const shd_model_config &config)
@@ -18,7 +19,10 @@ struct Model {
         shd_error err = {};
         EXPECT_EQ(0, shd_model_create(&config, &model, &err)) << err.message;
     }
-    ~Model() { shd_model_free(model); }
+    ~Model()
+    {
+        shd_model_free(model);
+    }
     Model(const Model &) = delete;
     Model &operator=(const Model &) = delete;
     int64_t Numel() const
@@ -126,11 +130,11 @@ TEST(Parameters, AreThoseOfHuggingFaceCheckpoints)
         EXPECT_EQ(want[i].unit, info->unit) << info->name;
         EXPECT_EQ(want[i].cols > 0, info->decay != 0) << "matrices decay: " << info->name;
         const std::string name = info->name;
-        const bool gain = name.find(".ln_") != std::string::npos &&
-                          name.find(".weight") != std::string::npos;
+        const bool gain =
+            name.find(".ln_") != std::string::npos && name.find(".weight") != std::string::npos;
         EXPECT_EQ(gain ? 1.0f : 0.0f, info->init_mean) << name;
         const bool into_residual = name.find("c_proj.weight") != std::string::npos;
-        EXPECT_FLOAT_EQ(info->ndim == 1   ? 0.0f
+        EXPECT_FLOAT_EQ(info->ndim == 1 ? 0.0f
                         : into_residual ? static_cast<float>(0.02 / std::sqrt(6.0))
                                         : 0.02f,
                         info->init_std)
@@ -181,9 +185,9 @@ TEST(Refusals, NameTheFieldAndTheValue)
         {"vocab", &shd_model_config::vocab, 1 << 24},
     };
     for (const Case &c : cases) {
-        for (int64_t bad : {int64_t{0}, int64_t{-1}, c.most + 1,
-                            std::numeric_limits<int64_t>::max(),
-                            std::numeric_limits<int64_t>::min()}) {
+        for (int64_t bad :
+             {int64_t{0}, int64_t{-1}, c.most + 1, std::numeric_limits<int64_t>::max(),
+              std::numeric_limits<int64_t>::min()}) {
             shd_model_config config = kOdd;
             config.*c.value = bad;
             shd_model *model = nullptr;
@@ -217,4 +221,4 @@ TEST(Refusals, HeadsThatDoNotDivideAndBadNormEps)
     shd_model_free(nullptr);
 }
 
-}  // namespace
+} // namespace

@@ -7,7 +7,8 @@
 #include <random>
 #include <vector>
 
-namespace {
+namespace
+{
 
 // Loshchilov & Hutter 2019, algorithm 2, in the form of torch.optim.AdamW.
 struct Reference {
@@ -26,7 +27,9 @@ struct Reference {
     }
 };
 
-class AdamW : public testing::TestWithParam<bool> {};
+class AdamW : public testing::TestWithParam<bool>
+{
+};
 
 TEST_P(AdamW, HundredStepsStayWithTheReference)
 {
@@ -95,4 +98,4 @@ TEST(AdamWApply, FirstStepIsOfTheSizeOfTheRateWhateverTheGradient)
     shd_device_free(dev);
 }
 
-}  // namespace
+} // namespace

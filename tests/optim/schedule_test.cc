@@ -6,7 +6,8 @@
 #include <cmath>
 #include <string>
 
-namespace {
+namespace
+{
 
 TEST(Parse, KnowsItsWords)
 {
@@ -118,4 +119,4 @@ TEST(Lr, OneStepAndNoEnd)
     EXPECT_EQ(2.0, shd_schedule_lr(&endless, UINT64_C(1) << 40));
 }
 
-}  // namespace
+} // namespace

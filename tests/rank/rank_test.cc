@@ -11,7 +11,8 @@
 #include <utility>
 #include <vector>
 
-namespace {
+namespace
+{
 
 struct Letter {
     std::vector<std::pair<int, int>> *log;

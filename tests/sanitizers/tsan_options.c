@@ -1,15 +1,17 @@
-// Default options and suppressions of the thread sanitizer, linked into every program of --config=tsan.
+// Default options and suppressions of the thread sanitizer, linked into every program of
+// --config=tsan.
 //
-// The system libraries below are not instrumented and synchronise with futexes and atomics that the sanitizer cannot
-// see, so it reports races inside them. Only reports with a frame inside such a library are suppressed; a race between
-// two places of our own code is always reported.
+// The system libraries below are not instrumented and synchronise with futexes and atomics that the
+// sanitizer cannot see, so it reports races inside them. Only reports with a frame inside such a
+// library are suppressed; a race between two places of our own code is always reported.
 
 const char *__tsan_default_options(void);
 const char *__tsan_default_suppressions(void);
 
 const char *__tsan_default_options(void)
 {
-    return "halt_on_error=1:second_deadlock_stack=1:history_size=4:exitcode=66:print_suppressions=0";
+    return "halt_on_error=1:second_deadlock_stack=1:history_size=4:exitcode=66:print_suppressions="
+           "0";
 }
 
 const char *__tsan_default_suppressions(void)

@@ -211,9 +211,18 @@ struct Reply {
 
 // gRPC core, from the first channel to the end of the process.
 struct Library {
-    Library() { grpc_init(); }
-    ~Library() { grpc_shutdown(); }
-    static void use() { static Library library; }
+    Library()
+    {
+        grpc_init();
+    }
+    ~Library()
+    {
+        grpc_shutdown();
+    }
+    static void use()
+    {
+        static Library library;
+    }
 };
 
 // One connection of its own.

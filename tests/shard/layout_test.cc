@@ -6,7 +6,8 @@
 #include <random>
 #include <vector>
 
-namespace {
+namespace
+{
 
 struct Table {
     std::vector<int64_t> numel;
@@ -117,4 +118,4 @@ TEST(Intersect, PartsOfAnyCutCoverAParameterOnce)
     }
 }
 
-}  // namespace
+} // namespace

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace
+{
 
 // A chain of segments over units of one parameter each; the log says what compute saw.
-class Chain {
+class Chain
+{
   public:
     Chain(std::vector<shd_segment> segments, uint32_t n_units, int reshard_after_forward,
           const char *strategy = "zero3", uint32_t world = 4)
@@ -29,8 +31,12 @@ class Chain {
         EXPECT_EQ(0, shd_device_arena(dev_, 0, &arena_, nullptr));
         comm_ = shd_comm_null_create(1, world);
         EXPECT_EQ(0, shd_units_init(&units, &layout_, &s, dev_, arena_, comm_, nullptr));
-        pipeline = {static_cast<uint32_t>(segments_.size()), segments_.data(), Forward, Backward,
-                    CompleteGrads, this};
+        pipeline = {static_cast<uint32_t>(segments_.size()),
+                    segments_.data(),
+                    Forward,
+                    Backward,
+                    CompleteGrads,
+                    this};
     }
     ~Chain()
     {
@@ -46,16 +52,28 @@ class Chain {
     Chain(const Chain &) = delete;
     Chain &operator=(const Chain &) = delete;
 
-    uint64_t Gathers() const { return Count(SHD_COMM_ALL_GATHER).calls; }
-    uint64_t Reduces() const { return Count(SHD_COMM_REDUCE_SCATTER).calls; }
-    uint64_t GatheredBytes() const { return Count(SHD_COMM_ALL_GATHER).bytes; }
+    uint64_t Gathers() const
+    {
+        return Count(SHD_COMM_ALL_GATHER).calls;
+    }
+    uint64_t Reduces() const
+    {
+        return Count(SHD_COMM_REDUCE_SCATTER).calls;
+    }
+    uint64_t GatheredBytes() const
+    {
+        return Count(SHD_COMM_ALL_GATHER).bytes;
+    }
     uint64_t Now(shd_tag tag) const
     {
         shd_usage usage[SHD_TAG_COUNT];
         shd_arena_usage(arena_, usage);
         return usage[tag].now;
     }
-    uint64_t Padded() const { return static_cast<uint64_t>(layout_.units[0].padded); }
+    uint64_t Padded() const
+    {
+        return static_cast<uint64_t>(layout_.units[0].padded);
+    }
 
     shd_pipeline pipeline = {};
     shd_units units = {};
@@ -118,7 +136,10 @@ std::vector<shd_segment> Tied()
     return {{{0}, 1, 0}, {{1}, 1, 1}, {{2}, 1, 1}, {{0}, 1, 1}};
 }
 
-std::vector<shd_segment> Untied() { return {{{0}, 1, 1}, {{1}, 1, 1}, {{2}, 1, 1}}; }
+std::vector<shd_segment> Untied()
+{
+    return {{{0}, 1, 1}, {{1}, 1, 1}, {{2}, 1, 1}};
+}
 
 TEST(Train, GathersForEachUseAndReducesAfterTheLast)
 {
@@ -175,10 +196,15 @@ TEST(Train, ChainWithoutTiesGathersTheLastUnitOnce)
     Chain c(Untied(), 3, 1);
     ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, nullptr));
     EXPECT_EQ((Log{
-                  "F0 full 0 grads ", "F1 full 1 grads ", "F2 full 2 grads ",
-                  "B2 full 2 grads 2", "C2 after 0",
-                  "B1 full 1 grads 1", "C1 after 1",
-                  "B0 full 0 grads 0", "C0 after 2",
+                  "F0 full 0 grads ",
+                  "F1 full 1 grads ",
+                  "F2 full 2 grads ",
+                  "B2 full 2 grads 2",
+                  "C2 after 0",
+                  "B1 full 1 grads 1",
+                  "C1 after 1",
+                  "B0 full 0 grads 0",
+                  "C0 after 2",
               }),
               c.log);
     EXPECT_EQ(5u, c.Gathers());
@@ -261,4 +287,4 @@ TEST(Failure, OfACollectiveIsForwarded)
     EXPECT_TRUE(c.log.empty());
 }
 
-}  // namespace
+} // namespace

@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace
+{
 
 shd_strategy Make(const char *name, uint32_t world)
 {
@@ -65,9 +66,12 @@ TEST(Presets, AreTheDegreesOfThePapers)
         int reshard;
         const char *known_as;
     } const cases[] = {
-        {"ddp", 1, 1, 1, 1, "ddp"},          {"no_shard", 1, 1, 1, 1, "ddp"},
-        {"zero1", 1, 1, 0, 1, "zero1"},      {"zero2", 1, 0, 0, 1, "zero2"},
-        {"zero3", 0, 0, 0, 1, "zero3"},      {"full_shard", 0, 0, 0, 1, "zero3"},
+        {"ddp", 1, 1, 1, 1, "ddp"},
+        {"no_shard", 1, 1, 1, 1, "ddp"},
+        {"zero1", 1, 1, 0, 1, "zero1"},
+        {"zero2", 1, 0, 0, 1, "zero2"},
+        {"zero3", 0, 0, 0, 1, "zero3"},
+        {"full_shard", 0, 0, 0, 1, "zero3"},
         {"shard_grad_op", 0, 0, 0, 0, "shard_grad_op"},
     };
     for (uint32_t world : {1u, 2u, 3u, 8u, 64u}) {
@@ -86,8 +90,8 @@ TEST(Presets, AreTheDegreesOfThePapers)
 TEST(Presets, AllAreListedForMessages)
 {
     const std::string list = shd_strategy_presets();
-    for (const char *name : {"ddp", "no_shard", "zero1", "zero2", "zero3", "full_shard",
-                             "shard_grad_op"}) {
+    for (const char *name :
+         {"ddp", "no_shard", "zero1", "zero2", "zero3", "full_shard", "shard_grad_op"}) {
         EXPECT_NE(std::string::npos, list.find(name)) << name;
     }
 }
@@ -156,7 +160,10 @@ TEST(Refusals, SayWhatAndWhich)
         {"", {4294967295u, 4294967295u, 4294967295u}, 4, SHD_EINVAL, {"4294967295", "ranks = 4"}},
         {"", {1, 4}, 4, SHD_EINVAL, {"--shard-degrees has 2 numbers", "P,G,O"}},
         {"", {1, 1, 2, 4}, 4, SHD_EINVAL, {"--shard-degrees has 4 numbers", "P,G,O"}},
-        {"zero3", {1, 1, 4}, 4, SHD_EINVAL,
+        {"zero3",
+         {1, 1, 4},
+         4,
+         SHD_EINVAL,
          {"--strategy zero3", "4,4,4", "--shard-degrees 1,1,4", "both given"}},
         {"custom", {}, 4, SHD_EINVAL, {"--strategy 'custom'", "zero3"}},
         {"zero4", {}, 4, SHD_EINVAL, {"--strategy 'zero4'", "zero1", "full_shard"}},
@@ -173,18 +180,18 @@ TEST(Refusals, SayWhatAndWhich)
     for (const auto &c : cases) {
         shd_strategy s = {};
         shd_error err = {};
-        EXPECT_EQ(c.code, shd_strategy_make(c.name, c.degrees.data(),
-                                            static_cast<uint32_t>(c.degrees.size()), c.world, &s,
-                                            &err))
+        EXPECT_EQ(c.code,
+                  shd_strategy_make(c.name, c.degrees.data(),
+                                    static_cast<uint32_t>(c.degrees.size()), c.world, &s, &err))
             << c.name;
         EXPECT_EQ(c.code, err.code);
         for (const std::string &part : c.says) {
             EXPECT_NE(std::string::npos, std::string(err.message).find(part))
                 << "'" << err.message << "' lacks '" << part << "'";
         }
-        EXPECT_EQ(c.code, shd_strategy_make(c.name, c.degrees.data(),
-                                            static_cast<uint32_t>(c.degrees.size()), c.world, &s,
-                                            nullptr));
+        EXPECT_EQ(c.code,
+                  shd_strategy_make(c.name, c.degrees.data(),
+                                    static_cast<uint32_t>(c.degrees.size()), c.world, &s, nullptr));
     }
 }
 
@@ -282,4 +289,4 @@ TEST(Groups, HoldThePartsThatTheirCollectivesNeed)
     }
 }
 
-}  // namespace
+} // namespace

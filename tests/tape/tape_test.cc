@@ -12,12 +12,16 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace
+{
 
 struct Param {
     int64_t rows, cols; // cols 0: a vector
     double mean = 0, std = 0.5;
-    int64_t numel() const { return cols > 0 ? rows * cols : rows; }
+    int64_t numel() const
+    {
+        return cols > 0 ? rows * cols : rows;
+    }
 };
 
 std::vector<int32_t> Identity(int64_t n)
@@ -30,17 +34,27 @@ std::vector<int32_t> Identity(int64_t n)
 }
 
 // Weights of an output in the scalar that gradients are of.
-double Weight(int64_t i) { return std::sin(0.7 * static_cast<double>(i) + 0.3); }
+double Weight(int64_t i)
+{
+    return std::sin(0.7 * static_cast<double>(i) + 0.3);
+}
 
 // ---- the graph's ops in double, forward only ----
 
-class Naive {
+class Naive
+{
   public:
     struct Matrix {
         int64_t rows, cols;
         std::vector<double> x;
-        double &at(int64_t r, int64_t c) { return x[static_cast<size_t>(r * cols + c)]; }
-        double at(int64_t r, int64_t c) const { return x[static_cast<size_t>(r * cols + c)]; }
+        double &at(int64_t r, int64_t c)
+        {
+            return x[static_cast<size_t>(r * cols + c)];
+        }
+        double at(int64_t r, int64_t c) const
+        {
+            return x[static_cast<size_t>(r * cols + c)];
+        }
     };
     using T = std::vector<Matrix>; // empty: none
 
@@ -53,7 +67,10 @@ class Naive {
         const Param &d = defs_[i];
         return {{d.cols > 0 ? d.rows : 1, d.cols > 0 ? d.cols : d.rows, values_[i]}};
     }
-    T none() const { return {}; }
+    T none() const
+    {
+        return {};
+    }
     T embedding(const T &wte, const T &wpe, const std::vector<int32_t> &ids, int64_t tokens)
     {
         T out = {{static_cast<int64_t>(ids.size()), wte[0].cols, {}}};
@@ -78,9 +95,9 @@ class Naive {
                 var += std::pow(x[0].at(r, c) - mean, 2) / static_cast<double>(x[0].cols);
             }
             for (int64_t c = 0; c < x[0].cols; c++) {
-                out[0].at(r, c) = (x[0].at(r, c) - mean) /
-                                      std::sqrt(var + static_cast<double>(eps)) * w[0].x[c] +
-                                  b[0].x[c];
+                out[0].at(r, c) =
+                    (x[0].at(r, c) - mean) / std::sqrt(var + static_cast<double>(eps)) * w[0].x[c] +
+                    b[0].x[c];
             }
         }
         return out;
@@ -105,7 +122,8 @@ class Naive {
     {
         T out = x;
         for (double &v : out[0].x) {
-            v = 0.5 * v * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v)));
+            v = 0.5 * v *
+                (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v)));
         }
         return out;
     }
@@ -167,7 +185,8 @@ class Naive {
 
 // ---- the same ops on a tape ----
 
-class Taped {
+class Taped
+{
   public:
     using T = shd_tensor *;
 
@@ -201,19 +220,31 @@ class Taped {
     Taped(const Taped &) = delete;
     Taped &operator=(const Taped &) = delete;
 
-    T param(size_t i) { return &params[i]; }
-    T none() const { return nullptr; }
+    T param(size_t i)
+    {
+        return &params[i];
+    }
+    T none() const
+    {
+        return nullptr;
+    }
     T embedding(T wte, T wpe, const std::vector<int32_t> &ids, int64_t tokens)
     {
         return shd_tape_embedding(tape, wte, wpe, ids.data(), static_cast<int64_t>(ids.size()),
                                   tokens);
     }
-    T layernorm(T x, T w, T b, float eps) { return shd_tape_layernorm(tape, x, w, b, eps); }
+    T layernorm(T x, T w, T b, float eps)
+    {
+        return shd_tape_layernorm(tape, x, w, b, eps);
+    }
     T linear(T x, T w, T bias, T residual, int w_kn)
     {
         return shd_tape_linear(tape, x, w, bias, residual, w_kn);
     }
-    T gelu(T x) { return shd_tape_gelu(tape, x); }
+    T gelu(T x)
+    {
+        return shd_tape_gelu(tape, x);
+    }
     T attention(T qkv, int64_t heads, int64_t tokens)
     {
         return shd_tape_attention(tape, qkv, heads, tokens);
@@ -239,7 +270,10 @@ class Taped {
         }
         out->grad_defined = 1;
     }
-    void drop(T x) { shd_tape_drop(tape, x); }
+    void drop(T x)
+    {
+        shd_tape_drop(tape, x);
+    }
 
     float *Take(shd_tag tag, int64_t n)
     {
@@ -283,8 +317,7 @@ std::vector<std::vector<double>> Values(const std::vector<Param> &defs)
 // differences of the naive graph: their error is about h² = 1e-10, so fp32 arithmetic is what is
 // left, some units of 6e-8 times the terms of a sum. Parameters that nothing flows to stay
 // undefined.
-template <class Graph>
-void Check(const std::vector<Param> &defs, const Graph &graph)
+template <class Graph> void Check(const std::vector<Param> &defs, const Graph &graph)
 {
     std::vector<std::vector<double>> values = Values(defs);
     Taped taped(defs);
@@ -539,9 +572,9 @@ TEST(Gradient, OfParametersUsedTwice)
 }
 
 // A whole block between embedding and head, all gradients at once.
-const std::vector<Param> kBlock = {
-    {9, 8}, {5, 8}, {8, 0, 1.0}, {8, 0}, {8, 24}, {24, 0}, {8, 8}, {8, 0},
-    {8, 0, 1.0}, {8, 0}, {8, 32}, {32, 0}, {32, 8}, {8, 0}, {8, 0, 1.0}, {8, 0}};
+const std::vector<Param> kBlock = {{9, 8},  {5, 8}, {8, 0, 1.0}, {8, 0}, {8, 24}, {24, 0},
+                                   {8, 8},  {8, 0}, {8, 0, 1.0}, {8, 0}, {8, 32}, {32, 0},
+                                   {32, 8}, {8, 0}, {8, 0, 1.0}, {8, 0}};
 
 template <class B>
 void Block(B &b, const std::vector<int32_t> &ids, const std::vector<int32_t> &targets,
@@ -686,7 +719,8 @@ TEST(Memory, EveryAllocationMayFail)
     for (uint64_t left = 0; !done; left += SHD_ARENA_ALIGN) {
         ASSERT_LT(left, extent - held);
         void *filler = nullptr;
-        ASSERT_EQ(0, shd_arena_alloc(t.arena, SHD_TAG_DATA, extent - held - left, &filler, nullptr));
+        ASSERT_EQ(0,
+                  shd_arena_alloc(t.arena, SHD_TAG_DATA, extent - held - left, &filler, nullptr));
         for (shd_tensor &param : t.params) {
             param.grad_defined = 0;
         }
@@ -738,7 +772,8 @@ TEST(Memory, EveryAllocationMayFailWithoutRecording)
     int rc = -1, failures = 0;
     for (uint64_t left = 0; rc != 0; left += SHD_ARENA_ALIGN) {
         void *filler = nullptr;
-        ASSERT_EQ(0, shd_arena_alloc(t.arena, SHD_TAG_DATA, extent - held - left, &filler, nullptr));
+        ASSERT_EQ(0,
+                  shd_arena_alloc(t.arena, SHD_TAG_DATA, extent - held - left, &filler, nullptr));
         shd_tape_reset(t.tape, 0);
         Block(t, kIds, kTargets);
         rc = shd_tape_error(t.tape, nullptr);
@@ -853,7 +888,8 @@ TEST(Memory, RowsTakenOutTakeTheirOwn)
 
 // ---- misuse ----
 
-class Misuse : public testing::Test {
+class Misuse : public testing::Test
+{
   protected:
     Misuse() : t_(kDefs)
     {
@@ -992,4 +1028,4 @@ TEST_F(Misuse, BackwardIntoAParameterWithoutGradientMemory)
     t_.params[0].grad = kept;
 }
 
-}  // namespace
+} // namespace

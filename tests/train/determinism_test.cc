@@ -5,15 +5,19 @@
 
 #include "tests/train/engine.h"
 
-namespace {
+namespace
+{
 
 struct Case {
     uint32_t world, accumulation;
 };
 
-class Determinism : public testing::TestWithParam<Case> {};
+class Determinism : public testing::TestWithParam<Case>
+{
+};
 
-TEST_P(Determinism, EveryStrategyGivesTheSameBits) {
+TEST_P(Determinism, EveryStrategyGivesTheSameBits)
+{
     const Case c = GetParam();
     shd::DataFile file(4000);
     shd::Trace first;
@@ -51,7 +55,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Determinism,
                          });
 
 // Nested degrees other than the presets run the same code path.
-TEST(Degrees, EveryTripleOfAWorldGivesTheSameBits) {
+TEST(Degrees, EveryTripleOfAWorldGivesTheSameBits)
+{
     shd::DataFile file(4000);
     for (uint32_t world : {4u, 6u, 8u}) {
         shd::Trace first;
@@ -78,7 +83,8 @@ TEST(Degrees, EveryTripleOfAWorldGivesTheSameBits) {
     }
 }
 
-TEST(Threads, TheirNumberChangesNoBit) {
+TEST(Threads, TheirNumberChangesNoBit)
+{
     shd::DataFile file(4000);
     shd::Trace first;
     for (int threads : {1, 2, 3}) {
@@ -91,7 +97,8 @@ TEST(Threads, TheirNumberChangesNoBit) {
     }
 }
 
-TEST(Seeds, AnotherSeedIsAnotherRun) {
+TEST(Seeds, AnotherSeedIsAnotherRun)
+{
     shd::DataFile file(4000);
     shd_spec spec = shd::SmallSpec("zero3", 2);
     shd::Engine a(spec, file.Open());
@@ -101,7 +108,8 @@ TEST(Seeds, AnotherSeedIsAnotherRun) {
     EXPECT_FALSE(a.Train(3).losses == b.Train(3).losses);
 }
 
-TEST(Init, TheSameBitsForEveryWorld) {
+TEST(Init, TheSameBitsForEveryWorld)
+{
     std::vector<std::vector<float>> first;
     for (uint32_t world : {1u, 2u, 3u, 5u, 8u}) {
         shd::Engine engine(shd::SmallSpec("zero3", world));
@@ -112,4 +120,4 @@ TEST(Init, TheSameBitsForEveryWorld) {
     }
 }
 
-}  // namespace
+} // namespace

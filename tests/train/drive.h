@@ -11,7 +11,8 @@
 
 #include "tests/train/engine.h"
 
-namespace shd {
+namespace shd
+{
 
 // Sequences of one length, with targets of their own.
 struct Batch {
@@ -74,7 +75,8 @@ struct Overrides {
 };
 
 template <class Job>
-inline Result Do(Job &job, shd_work_kind kind, const Batch *batch = nullptr, Overrides overrides = {})
+inline Result Do(Job &job, shd_work_kind kind, const Batch *batch = nullptr,
+                 Overrides overrides = {})
 {
     shd_work work;
     shd_work_init(&work, kind);
@@ -90,8 +92,16 @@ inline Result Do(Job &job, shd_work_kind kind, const Batch *batch = nullptr, Ove
     work.weight_decay = overrides.weight_decay;
     work.want_logprobs = overrides.logprobs;
     job.Run(&work);
-    Result r = {work.rc,      work.err.message, work.loss,    work.valid_tokens, work.grad_norm,
-                work.lr_used, work.step,        work.samples, work.skipped,      {},
+    Result r = {work.rc,
+                work.err.message,
+                work.loss,
+                work.valid_tokens,
+                work.grad_norm,
+                work.lr_used,
+                work.step,
+                work.samples,
+                work.skipped,
+                {},
                 {}};
     if (work.rc == 0 && work.logprobs != nullptr) {
         r.logprobs.assign(work.logprobs, work.logprobs + work.batch.sequences * work.batch.length);
@@ -104,7 +114,8 @@ inline Result Do(Job &job, shd_work_kind kind, const Batch *batch = nullptr, Ove
 }
 
 template <class Job>
-inline Result Good(Job &job, shd_work_kind kind, const Batch *batch = nullptr, Overrides overrides = {})
+inline Result Good(Job &job, shd_work_kind kind, const Batch *batch = nullptr,
+                   Overrides overrides = {})
 {
     const Result r = Do(job, kind, batch, overrides);
     EXPECT_EQ(0, r.rc) << r.error;
@@ -118,6 +129,6 @@ struct Case {
 
 const Case kCases[] = {{"ddp", 1}, {"zero1", 2}, {"zero3", 2}, {"zero3", 3}};
 
-}  // namespace shd
+} // namespace shd
 
 #endif

@@ -17,10 +17,12 @@
 #include "daemon/train/plan.h"
 #include "daemon/train/trainer.h"
 
-namespace shd {
+namespace shd
+{
 
 // A specification of a small model, for tests to change.
-inline shd_spec SmallSpec(const std::string &strategy, uint32_t world) {
+inline shd_spec SmallSpec(const std::string &strategy, uint32_t world)
+{
     shd_spec spec = {};
     snprintf(spec.name, sizeof spec.name, "test");
     spec.model = {SHD_ARCH_GPT2, 2, 2, 24, 19, 97, 1e-5f};
@@ -45,9 +47,11 @@ inline shd_spec SmallSpec(const std::string &strategy, uint32_t world) {
 }
 
 // A file of pseudo-random but learnable bytes below `vocab`, removed at the end.
-class DataFile {
+class DataFile
+{
   public:
-    explicit DataFile(size_t n, int vocab = 97) {
+    explicit DataFile(size_t n, int vocab = 97)
+    {
         char path[] = "/tmp/shd-test-XXXXXX";
         fd_ = mkstemp(path);
         path_ = path;
@@ -61,19 +65,26 @@ class DataFile {
         }
         EXPECT_EQ(static_cast<ssize_t>(n), write(fd_, bytes.data(), n));
     }
-    ~DataFile() {
+    ~DataFile()
+    {
         close(fd_);
         unlink(path_.c_str());
     }
-    shd_source *Open() const {
+    shd_source *Open() const
+    {
         shd_source *src = nullptr;
         shd_error err = {};
-        EXPECT_EQ(0, shd_source_open(fd_, path_.c_str(), SHD_DATA_TEXT, &src, &err))
-            << err.message;
+        EXPECT_EQ(0, shd_source_open(fd_, path_.c_str(), SHD_DATA_TEXT, &src, &err)) << err.message;
         return src;
     }
-    int fd() const { return fd_; }
-    const std::string &path() const { return path_; }
+    int fd() const
+    {
+        return fd_;
+    }
+    const std::string &path() const
+    {
+        return path_;
+    }
 
   private:
     int fd_;
@@ -84,15 +95,18 @@ class DataFile {
 struct Trace {
     std::vector<double> losses, norms;
     std::vector<std::vector<float>> params;
-    bool operator==(const Trace &o) const {
+    bool operator==(const Trace &o) const
+    {
         return losses == o.losses && norms == o.norms && params == o.params;
     }
 };
 
-class Engine {
+class Engine
+{
   public:
     explicit Engine(const shd_spec &spec, shd_source *data = nullptr, shd_source *eval = nullptr,
-                    int threads = 1) {
+                    int threads = 1)
+    {
         shd_error err = {};
         shd_spec_copy(&spec_, &spec);
         if (data != nullptr && spec_.data_path == nullptr) {
@@ -112,7 +126,8 @@ class Engine {
             shd_work_fini(&init);
         }
     }
-    ~Engine() {
+    ~Engine()
+    {
         shd_trainer_free(trainer_);
         for (shd_rank *rank : ranks_) {
             shd_rank_free(rank);
@@ -122,7 +137,8 @@ class Engine {
     Engine(const Engine &) = delete;
     Engine &operator=(const Engine &) = delete;
 
-    int Run(shd_work *work) {
+    int Run(shd_work *work)
+    {
         std::unique_lock<std::mutex> lock(mutex_);
         finished_ = false;
         work->done = [](shd_work *, void *arg) {
@@ -138,7 +154,8 @@ class Engine {
     }
 
     // One step on the job's data; fails the test on an error.
-    shd_work Step(Trace *trace = nullptr) {
+    shd_work Step(Trace *trace = nullptr)
+    {
         shd_work work;
         shd_work_init(&work, SHD_WORK_DATA_STEP);
         EXPECT_EQ(0, Run(&work)) << work.err.message;
@@ -150,7 +167,8 @@ class Engine {
         return work;
     }
 
-    Trace Train(int steps) {
+    Trace Train(int steps)
+    {
         Trace trace;
         for (int i = 0; i < steps; i++) {
             Step(&trace);
@@ -159,7 +177,8 @@ class Engine {
         return trace;
     }
 
-    std::vector<std::vector<float>> Params() {
+    std::vector<std::vector<float>> Params()
+    {
         std::vector<std::vector<float>> out;
         shd_model *model = nullptr;
         shd_error err = {};
@@ -172,11 +191,26 @@ class Engine {
         return out;
     }
 
-    shd_trainer *trainer() { return trainer_; }
-    const shd_plan &plan() const { return plan_; }
-    const shd_spec &spec() const { return spec_; }
-    int init_rc() const { return init_rc_; }
-    const std::string &init_error() const { return init_error_; }
+    shd_trainer *trainer()
+    {
+        return trainer_;
+    }
+    const shd_plan &plan() const
+    {
+        return plan_;
+    }
+    const shd_spec &spec() const
+    {
+        return spec_;
+    }
+    int init_rc() const
+    {
+        return init_rc_;
+    }
+    const std::string &init_error() const
+    {
+        return init_error_;
+    }
 
   private:
     shd_spec spec_ = {};
@@ -191,7 +225,8 @@ class Engine {
 };
 
 // A batch with everything valid; caller fills tokens and targets.
-inline void MakeBatch(shd_work *work, uint32_t sequences, uint32_t length) {
+inline void MakeBatch(shd_work *work, uint32_t sequences, uint32_t length)
+{
     work->batch.sequences = sequences;
     work->batch.length = length;
     const size_t n = static_cast<size_t>(sequences) * length;
@@ -199,6 +234,6 @@ inline void MakeBatch(shd_work *work, uint32_t sequences, uint32_t length) {
     work->batch.targets = static_cast<int32_t *>(calloc(n, sizeof(int32_t)));
 }
 
-}  // namespace shd
+} // namespace shd
 
 #endif

@@ -8,7 +8,8 @@
 
 #include "tests/train/engine.h"
 
-namespace {
+namespace
+{
 
 struct Case {
     const char *file;
@@ -16,9 +17,11 @@ struct Case {
     uint32_t world, micro_batch;
 };
 
-class Golden : public testing::TestWithParam<Case> {
+class Golden : public testing::TestWithParam<Case>
+{
   protected:
-    Golden() : file_(std::string("tests/golden/") + GetParam().file + ".golden") {
+    Golden() : file_(std::string("tests/golden/") + GetParam().file + ".golden")
+    {
         const Case c = GetParam();
         spec_ = shd::SmallSpec(c.strategy, c.world);
         spec_.model = {SHD_ARCH_GPT2,
@@ -49,13 +52,17 @@ class Golden : public testing::TestWithParam<Case> {
         EXPECT_EQ(names_.size(), shd_model_n_params(model_));
         for (const std::string &name : names_) {
             const std::vector<float> &value = file_.f32("init/" + name);
-            EXPECT_EQ(0, shd_trainer_write_param(engine_->trainer(), IndexOf(name), value.data(),
-                                                 &err));
+            EXPECT_EQ(
+                0, shd_trainer_write_param(engine_->trainer(), IndexOf(name), value.data(), &err));
         }
     }
-    ~Golden() override { shd_model_free(model_); }
+    ~Golden() override
+    {
+        shd_model_free(model_);
+    }
 
-    uint32_t IndexOf(const std::string &name) const {
+    uint32_t IndexOf(const std::string &name) const
+    {
         for (uint32_t i = 0; i < shd_model_n_params(model_); i++) {
             if (name == shd_model_param(model_, i)->name) {
                 return i;
@@ -65,7 +72,8 @@ class Golden : public testing::TestWithParam<Case> {
         return 0;
     }
 
-    void Fill(shd_work *work, size_t step) const {
+    void Fill(shd_work *work, size_t step) const
+    {
         shd::MakeBatch(work, batch_, length_);
         const size_t n = static_cast<size_t>(batch_) * length_;
         std::copy_n(file_.i32("tokens").begin() + step * n, n, work->batch.tokens);
@@ -74,7 +82,8 @@ class Golden : public testing::TestWithParam<Case> {
 
     // Largest difference over elements [begin, end) relative to the largest element of the tensor.
     static double Distance(const std::vector<float> &got, const std::vector<float> &want,
-                           size_t begin, size_t end) {
+                           size_t begin, size_t end)
+    {
         double most = 0, diff = 0;
         for (size_t i = 0; i < want.size(); i++) {
             most = std::max(most, std::fabs(static_cast<double>(want[i])));
@@ -93,7 +102,8 @@ class Golden : public testing::TestWithParam<Case> {
     std::vector<std::string> names_;
 };
 
-TEST_P(Golden, FirstLossAndEveryGradient) {
+TEST_P(Golden, FirstLossAndEveryGradient)
+{
     shd_work work;
     shd_work_init(&work, SHD_WORK_FORWARD_BACKWARD);
     Fill(&work, 0);
@@ -113,7 +123,8 @@ TEST_P(Golden, FirstLossAndEveryGradient) {
     shd_work_fini(&work);
 }
 
-TEST_P(Golden, TwentySteps) {
+TEST_P(Golden, TwentySteps)
+{
     for (size_t step = 0; step < spec_.steps; step++) {
         shd_work work;
         shd_work_init(&work, SHD_WORK_TRAIN_STEP);
@@ -137,14 +148,14 @@ TEST_P(Golden, TwentySteps) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Gpt2, Golden,
-    testing::Values(Case{"gpt2_a", "ddp", 1, 4}, Case{"gpt2_b", "ddp", 1, 4},
-                    Case{"gpt2_c", "ddp", 1, 4}, Case{"gpt2_a", "zero3", 2, 1},
-                    Case{"gpt2_b", "zero1", 2, 2}, Case{"gpt2_c", "zero2", 4, 1}),
-    [](const auto &tested) {
-        return std::string(tested.param.file) + "_" + tested.param.strategy + "_W" +
-               std::to_string(tested.param.world);
-    });
+INSTANTIATE_TEST_SUITE_P(Gpt2, Golden,
+                         testing::Values(Case{"gpt2_a", "ddp", 1, 4}, Case{"gpt2_b", "ddp", 1, 4},
+                                         Case{"gpt2_c", "ddp", 1, 4}, Case{"gpt2_a", "zero3", 2, 1},
+                                         Case{"gpt2_b", "zero1", 2, 2},
+                                         Case{"gpt2_c", "zero2", 4, 1}),
+                         [](const auto &tested) {
+                             return std::string(tested.param.file) + "_" + tested.param.strategy +
+                                    "_W" + std::to_string(tested.param.world);
+                         });
 
-}  // namespace
+} // namespace

@@ -1,10 +1,11 @@
-// Memory and communication: the plan is what happens, to the byte, and both are the formulas of ZeRO
-// plus padding that the layout states (contract: memory).
+// Memory and communication: the plan is what happens, to the byte, and both are the formulas of
+// ZeRO plus padding that the layout states (contract: memory).
 #include <gtest/gtest.h>
 
 #include "tests/train/engine.h"
 
-namespace {
+namespace
+{
 
 struct Case {
     const char *strategy;
@@ -12,7 +13,8 @@ struct Case {
     int model;
 };
 
-shd_spec SpecOf(const Case &c) {
+shd_spec SpecOf(const Case &c)
+{
     shd_spec spec = shd::SmallSpec(c.strategy, c.world);
     if (c.model == 1) {
         spec.model = {SHD_ARCH_GPT2, 3, 5, 40, 37, 61, 1e-5f};
@@ -24,7 +26,8 @@ shd_spec SpecOf(const Case &c) {
     return spec;
 }
 
-std::vector<Case> Cases() {
+std::vector<Case> Cases()
+{
     std::vector<Case> cases;
     for (const char *strategy : {"ddp", "zero1", "zero2", "zero3", "shard_grad_op"}) {
         for (uint32_t world : {1u, 2u, 3u, 4u, 8u}) {
@@ -36,9 +39,12 @@ std::vector<Case> Cases() {
     return cases;
 }
 
-class Memory : public testing::TestWithParam<Case> {};
+class Memory : public testing::TestWithParam<Case>
+{
+};
 
-TEST_P(Memory, PlannedPeakIsMeasuredPeakPerTag) {
+TEST_P(Memory, PlannedPeakIsMeasuredPeakPerTag)
+{
     const shd_spec spec = SpecOf(GetParam());
     shd::DataFile file(8000, 61);
     for (int threads : {1, 2}) {
@@ -60,7 +66,8 @@ TEST_P(Memory, PlannedPeakIsMeasuredPeakPerTag) {
     }
 }
 
-TEST_P(Memory, ModelStatesAreTheFormulasPlusPadding) {
+TEST_P(Memory, ModelStatesAreTheFormulasPlusPadding)
+{
     const shd_spec spec = SpecOf(GetParam());
     shd_plan plan;
     shd_error err = {};
@@ -88,13 +95,14 @@ TEST_P(Memory, ModelStatesAreTheFormulasPlusPadding) {
     shd_model_free(model);
 }
 
-TEST_P(Memory, CommunicationIsTheClosedForm) {
+TEST_P(Memory, CommunicationIsTheClosedForm)
+{
     const shd_spec spec = SpecOf(GetParam());
     const uint64_t W = spec.strategy.world;
     shd::DataFile file(8000, 61);
     shd::Engine engine(spec, file.Open());
     const uint64_t padded = engine.plan().parameters + engine.plan().padding;
-    const uint64_t once = 4 * padded * (W - 1) / W;  // bytes of Ψ(W-1)/W elements
+    const uint64_t once = 4 * padded * (W - 1) / W; // bytes of Ψ(W-1)/W elements
     const uint64_t A = spec.accumulation;
     const std::string s = GetParam().strategy;
     // A reduce-scatter per accumulation round, then: the gathering half of the all-reduce (ddp),
@@ -126,8 +134,8 @@ TEST_P(Memory, CommunicationIsTheClosedForm) {
                     << shd_comm_kind_name(static_cast<shd_comm_kind>(k));
             }
         }
-        EXPECT_EQ(A * once, after[SHD_COMM_REDUCE_SCATTER].bytes -
-                                before[SHD_COMM_REDUCE_SCATTER].bytes);
+        EXPECT_EQ(A * once,
+                  after[SHD_COMM_REDUCE_SCATTER].bytes - before[SHD_COMM_REDUCE_SCATTER].bytes);
         EXPECT_EQ(gathers, after[SHD_COMM_ALL_GATHER].bytes - before[SHD_COMM_ALL_GATHER].bytes);
         EXPECT_EQ(all_reduce, after[SHD_COMM_ALL_REDUCE].bytes - before[SHD_COMM_ALL_REDUCE].bytes);
     }
@@ -139,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(Strategies, Memory, testing::ValuesIn(Cases()), [](cons
 });
 
 // Evaluation, generation and small client batches stay within the plan.
-TEST(Plan, OtherWorkFitsToo) {
+TEST(Plan, OtherWorkFitsToo)
+{
     shd::DataFile file(4000);
     shd_spec spec = shd::SmallSpec("zero3", 3);
     spec.eval_split = 0.2;
@@ -165,4 +174,4 @@ TEST(Plan, OtherWorkFitsToo) {
     }
 }
 
-}  // namespace
+} // namespace

@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace
+{
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -18,10 +19,10 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 using Proto = Shard__V1__JobSpec;
 using Change = std::function<void(Proto *)>;
 
-#define SET(field, Case, v)                                            \
-    [](Proto *p) {                                                     \
-        p->has_##field##_case = SHARD__V1__JOB_SPEC__HAS_##Case##_##Case; \
-        p->field = (v);                                                \
+#define SET(field, Case, v)                                                                        \
+    [](Proto *p) {                                                                                 \
+        p->has_##field##_case = SHARD__V1__JOB_SPEC__HAS_##Case##_##Case;                          \
+        p->field = (v);                                                                            \
     }
 #define TEXT(field, v) [](Proto *p) { p->field = const_cast<char *>(v); }
 
@@ -56,14 +57,18 @@ void Refused(const std::vector<Change> &changes, int code, const std::vector<std
     EXPECT_EQ(code, Resolve(changes, &spec, nullptr, ranks));
 }
 
-class Accepted {
+class Accepted
+{
   public:
     explicit Accepted(const std::vector<Change> &changes, uint32_t ranks = 4)
     {
         shd_error err = {};
         EXPECT_EQ(0, Resolve(changes, &spec, &err, ranks)) << err.message;
     }
-    ~Accepted() { shd_spec_fini(&spec); }
+    ~Accepted()
+    {
+        shd_spec_fini(&spec);
+    }
     Accepted(const Accepted &) = delete;
     Accepted &operator=(const Accepted &) = delete;
     shd_spec spec;
@@ -115,18 +120,37 @@ TEST(Defaults, OfAJobThatClientsDrive)
 
 TEST(Defaults, WhatIsGivenIsTaken)
 {
-    Accepted a({TEXT(name, "My_job-1.x"), TEXT(strategy, "zero1"), SET(ranks, RANKS, 2),
-                SET(steps, STEPS, 7), SET(micro_batch, MICRO_BATCH, 3),
-                SET(global_batch, GLOBAL_BATCH, 24), SET(seq_len, SEQ_LEN, 100), SET(lr, LR, 0.5),
-                TEXT(schedule, "linear"), SET(warmup, WARMUP, 7), SET(lr_min, LR_MIN, 0.25),
-                SET(weight_decay, WEIGHT_DECAY, 0), SET(beta1, BETA1, 0), SET(beta2, BETA2, 0.5),
-                SET(eps, EPS, 1), SET(clip, CLIP, 0), SET(seed, SEED, UINT64_MAX),
-                SET(eval_split, EVAL_SPLIT, 0.9), SET(eval_every, EVAL_EVERY, 3),
-                SET(eval_batches, EVAL_BATCHES, 0), SET(priority, PRIORITY, 100),
-                TEXT(data_format, "llmc"), TEXT(tokenizer, "bytes"), TEXT(optimizer, "adamw"),
-                TEXT(dtype, "fp32"), TEXT(reduce_dtype, "fp32"), TEXT(determinism, "run"),
-                TEXT(activation_checkpointing, "none"), TEXT(offload_optimizer, "none"),
-                TEXT(offload_params, "none"), TEXT(init_from, "random"),
+    Accepted a({TEXT(name, "My_job-1.x"),
+                TEXT(strategy, "zero1"),
+                SET(ranks, RANKS, 2),
+                SET(steps, STEPS, 7),
+                SET(micro_batch, MICRO_BATCH, 3),
+                SET(global_batch, GLOBAL_BATCH, 24),
+                SET(seq_len, SEQ_LEN, 100),
+                SET(lr, LR, 0.5),
+                TEXT(schedule, "linear"),
+                SET(warmup, WARMUP, 7),
+                SET(lr_min, LR_MIN, 0.25),
+                SET(weight_decay, WEIGHT_DECAY, 0),
+                SET(beta1, BETA1, 0),
+                SET(beta2, BETA2, 0.5),
+                SET(eps, EPS, 1),
+                SET(clip, CLIP, 0),
+                SET(seed, SEED, UINT64_MAX),
+                SET(eval_split, EVAL_SPLIT, 0.9),
+                SET(eval_every, EVAL_EVERY, 3),
+                SET(eval_batches, EVAL_BATCHES, 0),
+                SET(priority, PRIORITY, 100),
+                TEXT(data_format, "llmc"),
+                TEXT(tokenizer, "bytes"),
+                TEXT(optimizer, "adamw"),
+                TEXT(dtype, "fp32"),
+                TEXT(reduce_dtype, "fp32"),
+                TEXT(determinism, "run"),
+                TEXT(activation_checkpointing, "none"),
+                TEXT(offload_optimizer, "none"),
+                TEXT(offload_params, "none"),
+                TEXT(init_from, "random"),
                 SET(reduction_width, REDUCTION_WIDTH, 2),
                 SET(checkpoint_every, CHECKPOINT_EVERY, 0)});
     const shd_spec &s = a.spec;
@@ -259,7 +283,8 @@ TEST(Refusals, StepsAndSchedules)
     Refused({kClientDriven, SET(steps, STEPS, UINT64_C(1000000001))}, SHD_EINVAL,
             {"--steps 1000000001", "1000000000"});
     Refused({TEXT(schedule, "step")}, SHD_EINVAL, {"--schedule 'step'", "cosine"});
-    for (const Change &kind : {Change(TEXT(schedule, "cosine")), Change(TEXT(schedule, "linear"))}) {
+    for (const Change &kind :
+         {Change(TEXT(schedule, "cosine")), Change(TEXT(schedule, "linear"))}) {
         Refused({kClientDriven, kind}, SHD_EINVAL, {"--schedule", "--steps"});
     }
     Refused({SET(steps, STEPS, 10), SET(warmup, WARMUP, 11)}, SHD_EINVAL, {"--warmup 11", "10"});
@@ -278,10 +303,10 @@ TEST(Refusals, RealNumbers)
         std::vector<double> bad;
         std::vector<std::string> bounds;
     };
-#define REAL(f, Case)                                                       \
-    [](Proto *p, double v) {                                                \
-        p->has_##f##_case = SHARD__V1__JOB_SPEC__HAS_##Case##_##Case;       \
-        p->f = v;                                                           \
+#define REAL(f, Case)                                                                              \
+    [](Proto *p, double v) {                                                                       \
+        p->has_##f##_case = SHARD__V1__JOB_SPEC__HAS_##Case##_##Case;                              \
+        p->f = v;                                                                                  \
     }
     const std::vector<Field> fields = {
         {"--lr ", REAL(lr, LR), {-1e-9, 100.1}, {"0 to 100"}},
@@ -396,9 +421,8 @@ TEST(ToProto, ThereAndBack)
         {SET(eval_every, EVAL_EVERY, 10)},
         {SET(eval_every, EVAL_EVERY, 10), TEXT(eval_data, "/e"), TEXT(determinism, "run")},
         {SET(eval_split, EVAL_SPLIT, 1.0 / 3), SET(lr, LR, 0.1), SET(clip, CLIP, 0),
-         SET(seed, SEED, UINT64_MAX), SET(global_batch, GLOBAL_BATCH, 96),
-         SET(seq_len, SEQ_LEN, 1), SET(priority, PRIORITY, 1), TEXT(schedule, "linear"),
-         TEXT(data_format, "text")},
+         SET(seed, SEED, UINT64_MAX), SET(global_batch, GLOBAL_BATCH, 96), SET(seq_len, SEQ_LEN, 1),
+         SET(priority, PRIORITY, 1), TEXT(schedule, "linear"), TEXT(data_format, "text")},
     };
     for (const std::vector<Change> &job : jobs) {
         Accepted a(job);
@@ -437,14 +461,19 @@ TEST(ToProto, EveryFieldIsSet)
     EXPECT_EQ(1000u, p->steps);
     EXPECT_EQ(256u, p->seq_len);
     EXPECT_EQ(0.95, p->beta2);
-    for (int set : {static_cast<int>(p->has_ranks_case), static_cast<int>(p->has_steps_case),
+    for (int set : {static_cast<int>(p->has_ranks_case),
+                    static_cast<int>(p->has_steps_case),
                     static_cast<int>(p->has_micro_batch_case),
                     static_cast<int>(p->has_global_batch_case),
-                    static_cast<int>(p->has_seq_len_case), static_cast<int>(p->has_lr_case),
-                    static_cast<int>(p->has_lr_min_case), static_cast<int>(p->has_warmup_case),
+                    static_cast<int>(p->has_seq_len_case),
+                    static_cast<int>(p->has_lr_case),
+                    static_cast<int>(p->has_lr_min_case),
+                    static_cast<int>(p->has_warmup_case),
                     static_cast<int>(p->has_weight_decay_case),
-                    static_cast<int>(p->has_beta1_case), static_cast<int>(p->has_beta2_case),
-                    static_cast<int>(p->has_eps_case), static_cast<int>(p->has_clip_case),
+                    static_cast<int>(p->has_beta1_case),
+                    static_cast<int>(p->has_beta2_case),
+                    static_cast<int>(p->has_eps_case),
+                    static_cast<int>(p->has_clip_case),
                     static_cast<int>(p->has_reduction_width_case),
                     static_cast<int>(p->has_seed_case),
                     static_cast<int>(p->has_checkpoint_every_case),
@@ -471,4 +500,4 @@ TEST(Copy, OwnsItsStrings)
     EXPECT_EQ(nullptr, copy.data_path);
 }
 
-}  // namespace
+} // namespace

@@ -11,7 +11,8 @@
 
 #include "tests/train/drive.h"
 
-namespace {
+namespace
+{
 
 using shd::Batch;
 using shd::Case;
@@ -140,8 +141,7 @@ TEST(ClientDriven, ABatchOfMaskedTokensAloneDoesNoHarm)
             const int decay = shd_model_param(model, i)->decay;
             for (size_t k = 0; k < before[i].size(); k++) {
                 if (decay) {
-                    ASSERT_NEAR(before[i][k] * factor, after[i][k],
-                                2e-7 * std::fabs(before[i][k]));
+                    ASSERT_NEAR(before[i][k] * factor, after[i][k], 2e-7 * std::fabs(before[i][k]));
                 } else {
                     ASSERT_EQ(before[i][k], after[i][k]);
                 }
@@ -218,7 +218,9 @@ TEST(NextLogits, AgreeWithForward)
         }
         const Batch text = Batch::Random(1, 17, 50);
         for (uint32_t length : {1u, 2u, 9u, 17u}) {
-            Batch prefix = {1, length, {text.tokens.begin(), text.tokens.begin() + length},
+            Batch prefix = {1,
+                            length,
+                            {text.tokens.begin(), text.tokens.begin() + length},
                             std::vector<int32_t>(length, SHD_IGNORE_INDEX)};
             const Result r = Good(engine, SHD_WORK_NEXT_LOGITS, &prefix);
             ASSERT_EQ(97u, r.logits.size());
@@ -273,7 +275,10 @@ TEST(OptimStep, OverridesStandForWhatTheSpecSays)
         shd::Overrides overrides;
         void (*change)(shd_spec *);
     } const cases[] = {
-        {{0.005, NAN, NAN}, [](shd_spec *s) { s->schedule = {SHD_SCHEDULE_CONSTANT, 0.005, 0, 0, 0}; }},
+        {{0.005, NAN, NAN},
+         [](shd_spec *s) {
+             s->schedule = {SHD_SCHEDULE_CONSTANT, 0.005, 0, 0, 0};
+         }},
         {{NAN, 0.01, NAN}, [](shd_spec *s) { s->clip = 0.01; }},
         {{NAN, 0, NAN}, [](shd_spec *s) { s->clip = 0; }},
         {{NAN, NAN, 0}, [](shd_spec *s) { s->weight_decay = 0; }},
@@ -344,8 +349,8 @@ TEST(OptimStep, AGradientThatIsNotFiniteIsSkipped)
                     const auto before = poisoned.Params();
                     std::vector<float> gain = before[2];
                     gain[5] = poison;
-                    ASSERT_EQ(0, shd_trainer_write_param(poisoned.trainer(), 2, gain.data(),
-                                                         nullptr));
+                    ASSERT_EQ(0,
+                              shd_trainer_write_param(poisoned.trainer(), 2, gain.data(), nullptr));
                     const auto with_poison = poisoned.Params();
                     const Batch batch = Batch::Random(4, 17, 1000 + i);
                     const Result r = Good(poisoned, SHD_WORK_TRAIN_STEP, &batch);
@@ -390,12 +395,12 @@ TEST(OptimStep, AfterAnAbsurdRateStepsAreSkipped)
 
 // ---- data ----
 
-// Samples are a function of the cursor. One rank that accumulates four micro-batches sees those that
-// four ranks see at once: the loss of the first step is the same to the bit (the same leaves, added
-// in double in leaf order). Afterwards the gradients differ in how four terms were added, relative
-// 3 * 2^-24 of their absolute sum; AdamW turns that into at most that part of a step of size lr, or,
-// where an element's gradient nearly cancels, into a step of another sign: elements that hardly
-// matter for the loss. Ten steps of 0.01 keep losses of 4 within 1e-4.
+// Samples are a function of the cursor. One rank that accumulates four micro-batches sees those
+// that four ranks see at once: the loss of the first step is the same to the bit (the same leaves,
+// added in double in leaf order). Afterwards the gradients differ in how four terms were added,
+// relative 3 * 2^-24 of their absolute sum; AdamW turns that into at most that part of a step of
+// size lr, or, where an element's gradient nearly cancels, into a step of another sign: elements
+// that hardly matter for the loss. Ten steps of 0.01 keep losses of 4 within 1e-4.
 TEST(Data, TheCursorDoesNotKnowRanks)
 {
     shd::DataFile file(3000);
@@ -415,7 +420,8 @@ TEST(Data, TheCursorDoesNotKnowRanks)
 }
 
 // The evaluation windows of a file, as a batch.
-Batch Windows(const shd::DataFile &file, uint64_t begin, uint64_t end, uint32_t length, uint64_t most)
+Batch Windows(const shd::DataFile &file, uint64_t begin, uint64_t end, uint32_t length,
+              uint64_t most)
 {
     Batch b = {0, length, {}, {}};
     for (uint64_t at = begin; at + length + 1 <= end && b.sequences < most; at += length) {
@@ -434,8 +440,8 @@ TEST(Eval, IsTheLossOverTheHeldOutWindowsForEveryWorld)
     shd::DataFile file(2000);
     // 311 tokens at the end are 18 windows of 17; whole evaluations have 9 leaves of 2.
     for (uint32_t batches : {0u, 1u, 4u, 9u, 100u}) {
-        for (const Case &s : {Case{"ddp", 1}, Case{"zero3", 2}, Case{"zero2", 3},
-                               Case{"zero3", 5}, Case{"zero3", 8}}) {
+        for (const Case &s : {Case{"ddp", 1}, Case{"zero3", 2}, Case{"zero2", 3}, Case{"zero3", 5},
+                              Case{"zero3", 8}}) {
             shd_spec spec = shd::SmallSpec(s.strategy, s.world);
             spec.eval_split = 311.0 / 2000;
             spec.eval_batches = batches;
@@ -472,4 +478,4 @@ TEST(Eval, OddWindowsFillTheLastMicroBatchInPart)
     }
 }
 
-}  // namespace
+} // namespace
