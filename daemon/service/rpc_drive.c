@@ -1,6 +1,5 @@
 #include "daemon/service/rpc_drive.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -241,15 +240,17 @@ static int check_accept(const shd_job *job, uint64_t seq, int kind, shd_error *e
     return SHD_OK;
 }
 
-/* NaN stands for "as the spec says" and is never what a client means. */
-static int set_override(double *out, int given, double value, const char *name, shd_error *err)
+/* The bounds are those of the specification. NaN stands for "as the spec says" and is never what a
+ * client means. */
+static int set_override(double *out, int given, double value, double most, const char *name,
+                        shd_error *err)
 {
     if (!given) {
         return SHD_OK;
     }
-    if (!isfinite(value) || value < 0.0) {
-        return shd_fail(err, SHD_EINVAL, "override %s is %g; it must be a number >= 0", name,
-                        value);
+    if (!(value >= 0.0 && value <= most)) {
+        return shd_fail(err, SHD_EINVAL, "override %s is %g; it must be 0 to %g", name, value,
+                        most);
     }
     *out = value;
     return SHD_OK;
@@ -260,10 +261,11 @@ static int set_overrides(shd_work *work, const Shard__V1__StepOverrides *o, shd_
     if (o == NULL) {
         return SHD_OK;
     }
-    SHD_TRY(set_override(&work->lr, o->has_lr_case != 0, o->lr, "lr", err));
-    SHD_TRY(set_override(&work->clip, o->has_clip_case != 0, o->clip, "clip", err));
+    SHD_TRY(set_override(&work->lr, o->has_lr_case != 0, o->lr, SHD_SPEC_LR_MAX, "lr", err));
+    SHD_TRY(
+        set_override(&work->clip, o->has_clip_case != 0, o->clip, SHD_SPEC_CLIP_MAX, "clip", err));
     return set_override(&work->weight_decay, o->has_weight_decay_case != 0, o->weight_decay,
-                        "weight_decay", err);
+                        SHD_SPEC_WEIGHT_DECAY_MAX, "weight_decay", err);
 }
 
 /* Common to the three calls. `batch` is NULL for OptimStep. */

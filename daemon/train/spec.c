@@ -145,13 +145,13 @@ static int resolve_optimizer(const Shard__V1__JobSpec *in, shd_spec *out, shd_er
     }
     s->steps = out->steps;
     s->lr = in->has_lr_case ? in->lr : 3e-4;
-    SHD_TRY(real("lr", s->lr, 0, 100, err));
+    SHD_TRY(real("lr", s->lr, 0, SHD_SPEC_LR_MAX, err));
     s->lr_min = in->has_lr_min_case ? in->lr_min : s->lr / 10;
-    SHD_TRY(real("lr-min", s->lr_min, 0, 100, err));
+    SHD_TRY(real("lr-min", s->lr_min, 0, SHD_SPEC_LR_MAX, err));
     s->warmup = in->has_warmup_case ? in->warmup : 0;
     SHD_TRY(whole("warmup", s->warmup, 0, out->steps > 0 ? out->steps : MAX_STEPS, err));
     out->weight_decay = in->has_weight_decay_case ? in->weight_decay : 0.1;
-    SHD_TRY(real("weight-decay", out->weight_decay, 0, 100, err));
+    SHD_TRY(real("weight-decay", out->weight_decay, 0, SHD_SPEC_WEIGHT_DECAY_MAX, err));
     out->beta1 = in->has_beta1_case ? in->beta1 : 0.9;
     SHD_TRY(real("beta1", out->beta1, 0, 0.9999999, err));
     out->beta2 = in->has_beta2_case ? in->beta2 : 0.95;
@@ -159,7 +159,7 @@ static int resolve_optimizer(const Shard__V1__JobSpec *in, shd_spec *out, shd_er
     out->eps = in->has_eps_case ? in->eps : 1e-8;
     SHD_TRY(real("eps", out->eps, 1e-30, 1, err));
     out->clip = in->has_clip_case ? in->clip : 1.0;
-    SHD_TRY(real("clip", out->clip, 0, 1e30, err));
+    SHD_TRY(real("clip", out->clip, 0, SHD_SPEC_CLIP_MAX, err));
     return 0;
 }
 

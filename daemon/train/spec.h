@@ -15,6 +15,11 @@
 extern "C" {
 #endif
 
+/* Largest accepted values, in a specification and in a step's overrides. */
+#define SHD_SPEC_LR_MAX 100.0
+#define SHD_SPEC_CLIP_MAX 1e30
+#define SHD_SPEC_WEIGHT_DECAY_MAX 100.0
+
 typedef struct shd_spec {
     char name[65];
     char model_name[65];

@@ -122,7 +122,9 @@ static int stage_windows(shd_worker *w, const shd_source *source, const shd_samp
     const uint32_t T = shd_worker_spec(w)->seq_len;
     *out = (leaf){.sequences = n, .length = T};
     if (source == NULL) {
-        return 0;
+        return shd_device_is_null(w->dev)
+                   ? 0
+                   : shd_fail(err, SHD_EINTERNAL, "a step on data for a job that has none");
     }
     int32_t *window = shd_malloc(((size_t)T + 1) * sizeof *window);
     int rc = 0;
@@ -133,7 +135,8 @@ static int stage_windows(shd_worker *w, const shd_source *source, const shd_samp
         memcpy(w->host_targets + (size_t)i * T, window + 1, (size_t)T * sizeof *window);
     }
     free(window);
-    return rc;
+    /* EINVAL would mean that every rank refused before it changed anything. */
+    return rc == SHD_EINVAL ? SHD_EINTERNAL : rc;
 }
 
 /* Fills the staging from a client's batch. Beyond its end: one masked token, so that every rank

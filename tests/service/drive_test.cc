@@ -154,12 +154,15 @@ TEST_F(Drive, RefusedCallsTakeNoNumber)
     EXPECT_EQ(call("TrainStep", &q.base)->code, SHD_EINVAL) << "no batch";
     Shard__V1__StepOverrides o = SHARD__V1__STEP_OVERRIDES__INIT;
     o.has_lr_case = SHARD__V1__STEP_OVERRIDES__HAS_LR_LR;
-    o.lr = -1;
     OneSequence one({1, 2});
     q.batch = &one.batch;
     q.overrides = &o;
-    c = call("TrainStep", &q.base);
-    EXPECT_EQ(c->code, SHD_EINVAL) << c->error;
+    for (double bad : {-1.0, 101.0, 1e308, HUGE_VAL, std::nan("")}) {
+        o.lr = bad;
+        c = call("TrainStep", &q.base);
+        EXPECT_EQ(c->code, SHD_EINVAL) << bad;
+        EXPECT_NE(c->error.find("override lr"), std::string::npos) << c->error;
+    }
     EXPECT_EQ(next_seq(id), 1u);
     o.lr = 0.5;
     c = call("TrainStep", &q.base);
