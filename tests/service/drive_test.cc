@@ -1,4 +1,6 @@
 // Driving a job from a client: sequence numbers, retries, gaps, the queue's limit, overrides.
+#include <cmath>
+
 #include "tests/service/service.h"
 
 #define STATE(name) SHARD__V1__JOB_STATE__JOB_STATE_##name
