@@ -95,6 +95,7 @@ struct shd_job {
 
     shd_item_queue training; /* client-driven calls, by seq */
     shd_item_queue interactive;
+    shd_item_queue parked; /* interactive ones whose client does not read */
     shd_item own;          /* INIT, DATA_STEP, EVAL */
     shd_item *running;     /* on the ranks */
     shd_sched_entity turn; /* jobs.c */
@@ -147,7 +148,11 @@ int shd_job_push_interactive(shd_job *job, shd_item *item, int goes_on, shd_erro
 /* Queues a client-driven item; the caller has checked that it may be. */
 void shd_job_push_training(shd_job *job, shd_item *item);
 
-/* Takes a waiting interactive item back; 0: it runs already, finish will come. */
+/* Keeps an interactive item that is not to be executed yet, so that it fails with the others when
+ * the job ends. shd_job_withdraw takes it back. */
+void shd_job_park(shd_job *job, shd_item *item);
+
+/* Takes a waiting or parked interactive item back; 0: it runs already, finish will come. */
 int shd_job_withdraw(shd_job *job, shd_item *item);
 
 /* What will be when all accepted calls have been executed: optimizer steps, and batches whose

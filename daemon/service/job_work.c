@@ -46,9 +46,15 @@ void shd_job_push_training(shd_job *job, shd_item *item)
     shd_jobs_kick(job->jobs);
 }
 
+void shd_job_park(shd_job *job, shd_item *item)
+{
+    shd_item_queue_push(&job->parked, item);
+}
+
 int shd_job_withdraw(shd_job *job, shd_item *item)
 {
-    return shd_item_queue_remove(&job->interactive, item);
+    return shd_item_queue_remove(&job->interactive, item) ||
+           shd_item_queue_remove(&job->parked, item);
 }
 
 static void project(const shd_item *item, uint64_t *steps, uint32_t *accumulated)

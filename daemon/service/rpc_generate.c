@@ -10,7 +10,7 @@
 
 enum { DEFAULT_TOKENS = 128, MAX_TOKENS = 100000 };
 
-/* One stream. Its item is in the job's queue, on the ranks, or idle: then the client reads too
+/* One stream. Its item is in the job's queue, on the ranks, or parked: then the client reads too
  * slowly and the next token waits for room. */
 typedef struct generation {
     shd_item item;  /* first */
@@ -20,7 +20,7 @@ typedef struct generation {
     uint32_t window;       /* the model sees this many last tokens */
     uint32_t length;       /* tokens in context */
     int32_t *context;      /* [2 * window]: room to slide in */
-    int idle;
+    int parked;
 } generation;
 
 static void generation_free(generation *g)
@@ -64,7 +64,6 @@ static int ask(generation *g, shd_job *job, shd_error *err)
         work->batch.targets[i] = SHD_IGNORE_INDEX;
     }
     SHD_TRY(shd_trainer_check_batch(job->trainer, work, err));
-    g->idle = 0;
     return shd_job_push_interactive(job, &g->item, g->made > 0, err);
 }
 
@@ -100,14 +99,17 @@ static void on_token(shd_item *item, const shd_error *failed)
     } else if (shd_call_writable(g->call)) {
         ask_or_give_up(g);
     } else {
-        g->idle = 1;
+        g->parked = 1;
+        shd_job_park(g->item.job, &g->item);
     }
 }
 
 static void on_writable(void *arg)
 {
     generation *g = arg;
-    if (g->idle) {
+    if (g->parked) {
+        g->parked = 0;
+        shd_job_withdraw(g->item.job, &g->item);
         ask_or_give_up(g);
     }
 }
@@ -116,7 +118,7 @@ static void on_gone(void *arg)
 {
     generation *g = arg;
     g->call = NULL;
-    if (g->idle || shd_job_withdraw(g->item.job, &g->item)) {
+    if (shd_job_withdraw(g->item.job, &g->item)) {
         generation_free(g);
     }
 }

@@ -132,6 +132,41 @@ TEST_F(Generate, AReaderThatLeavesStopsTheWork)
     EXPECT_EQ(fake_running("g"), -1);
 }
 
+TEST_F(Generate, TheEndOfTheJobEndsAStreamThatWaitsForItsReader)
+{
+    start(false);
+    const std::string id = create_running(Spec("g"), false);
+    Call c = make_call(), deleted = make_call();
+    c->room = deleted->room = 1;
+    generate(c.get(), id, 10);
+    generate(deleted.get(), id, 10);
+    turn_until([&] { return c->sent.size() == 1 && deleted->sent.size() == 1; });
+    turn();
+    ref("CancelJob", id);
+    EXPECT_TRUE(c->finished);
+    EXPECT_EQ(c->code, SHD_ECANCELLED) << c->error;
+    ref("DeleteJob", id);
+    turn();
+    c->read(100);
+    deleted->read(100);
+    EXPECT_EQ(deleted->code, SHD_ECANCELLED) << deleted->error;
+}
+
+TEST_F(Generate, DeletingADoneJobEndsAStreamThatWaitsForItsReader)
+{
+    start(false);
+    const std::string id = create_running(Spec("g").data(data).steps(1), false);
+    Call c = make_call();
+    c->room = 1;
+    generate(c.get(), id, 10);
+    turn_until([&] { return c->sent.size() == 1; });
+    turn();
+    ref("DeleteJob", id);
+    turn();
+    EXPECT_EQ(c->code, SHD_ECANCELLED) << c->error;
+    c->read(100);
+}
+
 TEST_F(Generate, BadRequestsAreNamed)
 {
     start(false);
