@@ -18,7 +18,7 @@
 #define LLMC_MAGIC_32 20240801
 #define LLMC_VERSION_32 7
 
-#define CHECK_TOKENS 65536u /* tokens per read of a whole-file check */
+#define CHECK_TOKENS 65536u /* tokens per read of a check */
 
 struct shd_source {
     int fd;
@@ -290,11 +290,16 @@ int shd_source_read(const shd_source *src, uint64_t offset, uint64_t n, uint32_t
 
 int shd_source_check(const shd_source *src, uint32_t vocab, shd_error *err)
 {
+    if (src->width < 4 && vocab >> (8 * src->width) != 0) { /* holds every id that can be there */
+        return check_unchanged(src, err);
+    }
+    const uint64_t n =
+        src->tokens < SHD_SOURCE_CHECK_TOKENS ? src->tokens : SHD_SOURCE_CHECK_TOKENS;
     int32_t *tokens = shd_malloc(CHECK_TOKENS * sizeof(*tokens));
     int rc = 0;
 
-    for (uint64_t at = 0; rc == 0 && at < src->tokens; at += CHECK_TOKENS) {
-        const uint64_t left = src->tokens - at;
+    for (uint64_t at = 0; rc == 0 && at < n; at += CHECK_TOKENS) {
+        const uint64_t left = n - at;
         rc =
             shd_source_read(src, at, left < CHECK_TOKENS ? left : CHECK_TOKENS, vocab, tokens, err);
     }

@@ -222,6 +222,24 @@ TEST_F(Source, ATokenBeyondTheVocabularyIsNamedWithItsPlace)
     EXPECT_NE(Message().find("token 2147483649 at position 1 of"), std::string::npos);
 }
 
+TEST_F(Source, AFileOfAnySizeIsCheckedInBoundedTime)
+{
+    const uint64_t size = UINT64_C(4) << 40; // sparse; reading it all would take an hour
+    for (const char *name : {"huge.txt", "huge.bin"}) {
+        path_ = Write(name, "ab");
+        ASSERT_EQ(truncate(path_.c_str(), (off_t)size), 0);
+        const int fd = open(path_.c_str(), O_RDONLY);
+        shd_source_free(src_);
+        src_ = nullptr;
+        ASSERT_EQ(shd_source_open(fd, name, SHD_DATA_AUTO, &src_, &err_), 0) << Message();
+        close(fd);
+        const uint32_t vocab = shd_source_format(src_) == SHD_DATA_TEXT ? 256 : 50257;
+        EXPECT_EQ(shd_source_check(src_, vocab, &err_), 0) << Message();
+        EXPECT_EQ(shd_source_check(src_, 97, &err_), SHD_EDATA);
+        unlink(path_.c_str());
+    }
+}
+
 TEST_F(Source, ReadingPastTheEnd)
 {
     ASSERT_EQ(Open("a.txt", "abcdef"), 0);
