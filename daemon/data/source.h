@@ -43,9 +43,9 @@ const char *shd_source_path(const shd_source *src);
 int shd_source_read(const shd_source *src, uint64_t offset, uint64_t n, uint32_t vocab,
                     int32_t *out, shd_error *err);
 
-/* Checks that the first SHD_SOURCE_CHECK_TOKENS tokens are < vocab, without reading where the file's
- * format has no others; what comes later is checked as it is read. So it takes a bounded time: the
- * file may be of any size. SHD_EDATA as above. */
+/* Checks that the first SHD_SOURCE_CHECK_TOKENS tokens are < vocab, without reading where the
+ * file's format has no others; what comes later is checked as it is read. So it takes a bounded
+ * time: the file may be of any size. SHD_EDATA as above. */
 #define SHD_SOURCE_CHECK_TOKENS (UINT64_C(32) << 20)
 int shd_source_check(const shd_source *src, uint32_t vocab, shd_error *err);
 

@@ -9,16 +9,16 @@
 enum { CHUNK_EVENTS = 256 };
 
 typedef struct chunk {
-    uint32_t steps; /* step results among the events */
+    uint32_t steps, states; /* step results and state changes among the events */
     shd_event events[CHUNK_EVENTS];
 } chunk;
 
 /* A ring of chunks: dropping the oldest moves nothing. */
 struct shd_history {
     uint64_t max_steps;
-    uint64_t steps;       /* step results kept */
-    uint64_t end;         /* index of the next event */
-    uint64_t first_chunk; /* number of the oldest chunk: event i is in chunk i / CHUNK_EVENTS */
+    uint64_t steps, states; /* step results and state changes kept */
+    uint64_t end;           /* index of the next event */
+    uint64_t first_chunk;   /* number of the oldest chunk: event i is in chunk i / CHUNK_EVENTS */
     uint64_t n_chunks;
     uint64_t capacity;     /* a power of two */
     chunk **chunks;        /* chunk number c at c % capacity */
@@ -79,20 +79,22 @@ static void add_chunk(shd_history *history)
         history->capacity = old * 2;
     }
     chunk *c = shd_malloc(sizeof(*c));
-    c->steps = 0;
+    c->steps = c->states = 0;
     *slot(history, history->first_chunk + history->n_chunks) = c;
     history->n_chunks++;
 }
 
-/* Drops whole chunks, so up to one chunk more than max_steps is kept. */
+/* Drops whole chunks, so up to one chunk more than the limits is kept. */
 static void trim(shd_history *history)
 {
     while (history->n_chunks > 1) {
         chunk *oldest = *slot(history, history->first_chunk);
-        if (history->steps - oldest->steps < history->max_steps) {
+        if (history->steps - oldest->steps < history->max_steps &&
+            history->states <= SHD_HISTORY_STATES) {
             return;
         }
         history->steps -= oldest->steps;
+        history->states -= oldest->states;
         history->dropped_step = oldest->events[CHUNK_EVENTS - 1].step;
         chunk_free(oldest, CHUNK_EVENTS);
         history->first_chunk++;
@@ -114,6 +116,9 @@ void shd_history_append(shd_history *history, const shd_event *event)
     if (event->kind == SHD_EVENT_STEP) {
         c->steps++;
         history->steps++;
+    } else if (event->kind == SHD_EVENT_STATE) {
+        c->states++;
+        history->states++;
     }
     history->end++;
     trim(history);

@@ -37,7 +37,12 @@ typedef struct shd_event {
 
 typedef struct shd_history shd_history;
 
-/* Keeps the last `max_steps` step results (>= 1) and everything between them. */
+/* State changes kept: whoever pauses and resumes a job without end does not take memory without
+ * end. */
+#define SHD_HISTORY_STATES 65536u
+
+/* Keeps the last `max_steps` step results (>= 1) and everything between them, but no more than
+ * SHD_HISTORY_STATES state changes. */
 shd_history *shd_history_create(uint64_t max_steps);
 void shd_history_free(shd_history *history); /* NULL is fine */
 

@@ -73,3 +73,27 @@ TEST(History, DropsTheOldestAndSaysSo)
     shd_history_free(h);
     shd_history_free(nullptr);
 }
+
+TEST(History, StateChangesWithoutEndTakeNoMemoryWithoutEnd)
+{
+    shd_history *h = shd_history_create(1000000);
+    shd_event e = step_event(1);
+    shd_history_append(h, &e);
+    char reason[] = "why";
+    e = shd_event{};
+    e.step = 1;
+    e.kind = SHD_EVENT_STATE;
+    e.change.reason = reason;
+    uint64_t bytes = 0;
+    for (uint64_t i = 1; i <= 10 * SHD_HISTORY_STATES; i++) {
+        shd_history_append(h, &e);
+        if (i == 2 * SHD_HISTORY_STATES) {
+            bytes = shd_history_bytes(h);
+        }
+    }
+    EXPECT_EQ(shd_history_bytes(h), bytes);
+    const uint64_t kept = shd_history_end(h) - shd_history_first(h);
+    EXPECT_GE(kept, SHD_HISTORY_STATES - 256);
+    EXPECT_LE(kept, SHD_HISTORY_STATES + 256);
+    shd_history_free(h);
+}
