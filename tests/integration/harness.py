@@ -367,23 +367,30 @@ class Daemon:
         """Makes a tiny job and returns at once; gives its JSON."""
         return self.ok("--json", "submit", "--detach", *self.tiny(name, steps, *more, data=data), **kwargs).json
 
-    def job(self, name, **kwargs):
+    def find(self, name, **kwargs):
+        """The job of a name or id, or None."""
         found = [job for job in self.ok("--json", "jobs", **kwargs).lines if name in (job["name"], job["id"])]
-        if len(found) != 1:
+        if len(found) > 1:
             raise AssertionError("%d jobs are named %s" % (len(found), name))
-        return found[0]
+        return found[0] if found else None
+
+    def job(self, name, **kwargs):
+        job = self.find(name, **kwargs)
+        if job is None:
+            raise AssertionError("no job is named " + name)
+        return job
 
     def wait_state(self, name, *states, seconds=60):
         def probe():
-            job = self.job(name)
-            return job if job["state"] in states else None
+            job = self.find(name)
+            return job if job and job["state"] in states else None
 
         return wait_for("%s to be %s" % (name, " or ".join(states)), probe, seconds)
 
     def wait_step(self, name, step, seconds=60):
         def probe():
-            job = self.job(name)
-            if job["step"] >= step:
+            job = self.find(name)
+            if job is None or job["step"] >= step:
                 return job
             if job["state"] in ("done", "failed", "cancelled"):
                 raise AssertionError("%s ended before step %d: %r" % (name, step, job))

@@ -217,22 +217,23 @@ class Life(harness.TestCase):
 
 class Failure(harness.TestCase):
     def test_numbers_that_end_end_the_job_alone(self):
-        """A learning rate that destroys the weights: steps are skipped, then the job fails and says why."""
+        """Weight decay that blows the weights up: steps are skipped, then the job fails and says why."""
         daemon = self.daemon()
         steps = count(300, 100)
         daemon.submit("bystander", steps)
-        caller = daemon.caller()
-        job = caller.ok("create", name="wild", steps=0, seq_len=16, micro_batch=1, ranks=2)["id"]
-        caller.ok("train", job=job, seq=1, rows=2)
-        caller.ok("train", job=job, seq=2, rows=2, lr="1e30")
-        skipped, answer = 0, None
-        for seq in range(3, 200):
-            answer = caller("train", job=job, seq=seq, rows=2)
-            if not answer["ok"]:
-                break
-            skipped += answer["skipped"]
-        self.assertFalse(answer["ok"], "the job goes on with numbers that are none")
-        self.assertGreater(skipped, 0)
+        result = daemon.ctl("--json", "submit", *daemon.tiny("wild", FOREVER, "--lr", 100, "--weight-decay", 100,
+                                                             "--schedule", "constant"), seconds=60)
+        self.assertEqual(result.rc, EXIT_JOB_FAILED, repr(result))
+        taken = result.steps
+        self.assertSteps(taken, len(taken))
+        skipped = [step["skipped"] for step in taken]
+        self.assertEqual(skipped, sorted(skipped), "a step of finite numbers follows one without")
+        self.assertGreater(sum(skipped), 1)
+        self.assertFalse(skipped[0])
+        self.assertIn("not finite", result.lines[-1]["reason"])
+        text = daemon.ctl("attach", "wild", "--from", 1)
+        self.assertEqual(text.rc, EXIT_JOB_FAILED)
+        self.assertIn("not finite", text.out)
         failed = daemon.job("wild")
         self.assertEqual(failed["state"], "failed")
         self.assertIn("not finite", failed["reason"])
