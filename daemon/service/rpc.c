@@ -196,6 +196,24 @@ static int check_room(const shd_rpc *rpc, const shd_identity *who, shd_error *er
     return SHD_OK;
 }
 
+/* The first answer of a user may always wait: a refusal must not depend on others alone. */
+int shd_rpc_check_held(const shd_rpc *rpc, const shd_conn *conn, size_t size, shd_error *err)
+{
+    size_t all = 0, of_user = 0;
+    for (const shd_conn *c = rpc->conns; c != NULL; c = c->next) {
+        all += c->held_bytes;
+        of_user += c->who.uid == conn->who.uid ? c->held_bytes : 0;
+    }
+    const size_t limit = 2 * rpc->limits.max_message;
+    if (of_user > 0 && (of_user + size > limit || all + size > 2 * limit)) {
+        return shd_fail(err, SHD_EFULL,
+                        "answers of %zu bytes wait for this user's clients to read them, and this "
+                        "one of %zu bytes is too much; read those, then send the call again",
+                        of_user, size);
+    }
+    return SHD_OK;
+}
+
 static grpc_server *create_server(const shd_rpc *rpc)
 {
     grpc_arg args[] = {

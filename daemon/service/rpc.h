@@ -35,7 +35,9 @@ typedef struct shd_rpc_method {
 typedef struct shd_rpc_limits {
     size_t max_message;       /* bytes of one request; larger: RESOURCE_EXHAUSTED. What arrives on
                                  all connections together may hold 4 times that (and 256 KiB a
-                                 connection): beyond, gRPC cancels calls that are arriving */
+                                 connection): beyond, gRPC cancels calls that are arriving.
+                                 Large answers that wait for their clients to read them: of one
+                                 user twice that, of all 4 times; beyond, RESOURCE_EXHAUSTED */
     uint32_t max_connections; /* further ones are closed at once, with a log line; one user other
                                  than root and the daemon's own may hold 3/4 of them */
     uint32_t max_calls;       /* calls in flight per connection; further ones: RESOURCE_EXHAUSTED */

@@ -11,6 +11,8 @@
 #include "daemon/service/rpc_decode.h"
 #include "daemon/service/rpc_internal.h"
 
+#define SMALL_RESPONSE (16u * 1024) /* such answers are bounded by the number of calls alone */
+
 int shd_rpc_status_code(int shd_errno_value)
 {
     switch (shd_errno_value) {
@@ -137,6 +139,7 @@ static void settle(shd_call *call)
         shd_conn *conn = call->conn;
         list_remove(&conn->calls, call);
         conn->n_calls--;
+        conn->held_bytes -= call->response_bytes;
         free_parts(call);
         call->conn = NULL;
         call->released = 1;
@@ -232,10 +235,9 @@ void shd_call_callbacks(shd_call *call, void (*on_gone)(void *arg), void (*on_wr
     call->callback_arg = arg;
 }
 
-static grpc_byte_buffer *pack(const ProtobufCMessage *message, size_t *size)
+static grpc_byte_buffer *pack(const ProtobufCMessage *message, size_t size)
 {
-    *size = protobuf_c_message_get_packed_size(message);
-    grpc_slice slice = grpc_slice_malloc(*size);
+    grpc_slice slice = grpc_slice_malloc(size);
     protobuf_c_message_pack(message, GRPC_SLICE_START_PTR(slice));
     grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&slice, 1);
     grpc_slice_unref(slice);
@@ -245,8 +247,17 @@ static grpc_byte_buffer *pack(const ProtobufCMessage *message, size_t *size)
 void shd_call_reply(shd_call *call, const ProtobufCMessage *response)
 {
     if (!call->answered) {
-        size_t size;
-        call->response = pack(response, &size);
+        const size_t size = protobuf_c_message_get_packed_size(response);
+        shd_error err;
+        if (size > SMALL_RESPONSE && shd_rpc_check_held(call->rpc, call->conn, size, &err) < 0) {
+            shd_call_fail(call, &err);
+            return;
+        }
+        if (size > SMALL_RESPONSE) {
+            call->response_bytes = size;
+            call->conn->held_bytes += size;
+        }
+        call->response = pack(response, size);
         call->status = GRPC_STATUS_OK;
     }
     finish(call);
@@ -309,7 +320,8 @@ void shd_call_send(shd_call *call, const ProtobufCMessage *message)
         return;
     }
     shd_outgoing *m = shd_calloc(1, sizeof(*m));
-    m->buffer = pack(message, &m->size);
+    m->size = protobuf_c_message_get_packed_size(message);
+    m->buffer = pack(message, m->size);
     if (call->out_tail != NULL) {
         call->out_tail->next = m;
     } else {

@@ -58,6 +58,7 @@ struct shd_call {
     shd_outgoing *out_head, *out_tail; /* the head is the one in flight when `sending` */
     size_t out_bytes;
     grpc_byte_buffer *response;
+    size_t response_bytes; /* as counted in the connection's held_bytes */
     grpc_status_code status;
     grpc_slice status_text;
     grpc_metadata trailer;
@@ -83,6 +84,7 @@ struct shd_conn {
     shd_call *incoming; /* posted to gRPC for the next call; NULL when none is */
     shd_call *calls;
     uint32_t n_calls;
+    size_t held_bytes; /* large unary answers that the client has not read */
     uv_poll_t poll;
     int poll_fd; /* duplicate of the connection's fd */
     unsigned poll_open : 1;
@@ -154,6 +156,10 @@ void shd_call_evict(shd_call *call, int code, const char *message);
 
 /* A call has left its connection, or has been decided. */
 void shd_rpc_check(shd_rpc *rpc, shd_conn *conn);
+
+/* May an answer of `size` bytes wait for the client of the connection to read it? SHD_EFULL when
+ * its user has too much waiting already. */
+int shd_rpc_check_held(const shd_rpc *rpc, const shd_conn *conn, size_t size, shd_error *err);
 
 #ifdef __cplusplus
 }

@@ -23,10 +23,11 @@ class Http2
   public:
     enum { kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6, kWindow = 8 };
 
-    explicit Http2(const std::string &path) : fd_(raw_connect(path))
+    // `window`: bytes of each answer that the server may send; -1: as the protocol has it.
+    explicit Http2(const std::string &path, int window = -1) : fd_(raw_connect(path))
     {
         send_bytes("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        send_frame(kSettings, 0, 0, "");
+        send_frame(kSettings, 0, 0, window < 0 ? "" : window_setting(window));
         read_frames(200);
     }
     ~Http2()
@@ -54,6 +55,21 @@ class Http2
         }
         windows_[id] = initial_;
         send_data(id, prefix);
+    }
+    // A whole request, of no more than the windows take.
+    void unary(uint32_t id, const std::string &method, const ProtobufCMessage *message)
+    {
+        std::string bytes(protobuf_c_message_get_packed_size(message), '\0');
+        protobuf_c_message_pack(message, reinterpret_cast<uint8_t *>(&bytes[0]));
+        open_stream(id, method, bytes.size());
+        for (size_t at = 0; at < bytes.size(); at += 16384) {
+            send_data(id, bytes.substr(at, 16384));
+        }
+        send_frame(kData, 1, id, "");
+    }
+    void set_window(int window)
+    {
+        send_frame(kSettings, 0, 0, window_setting(window));
     }
     // As much of `size` zero bytes as the windows allow; what it sent.
     size_t send_data(uint32_t id, size_t size)
@@ -83,9 +99,18 @@ class Http2
     }
 
     int resets = 0;
+    int ended = 0; // streams that the server has ended
     bool dead = false;
 
   private:
+    static std::string window_setting(int window)
+    {
+        std::string s("\0\4", 2); // RFC 9113 6.5.2: SETTINGS_INITIAL_WINDOW_SIZE
+        for (int shift = 24; shift >= 0; shift -= 8) {
+            s += static_cast<char>(window >> shift);
+        }
+        return s;
+    }
     static uint32_t number(const std::string &s, size_t at, int bytes)
     {
         uint32_t v = 0;
@@ -105,6 +130,9 @@ class Http2
             const uint32_t id = number(buffer_, 5, 4);
             const std::string body = buffer_.substr(9, size);
             buffer_.erase(0, 9 + size);
+            if (type == kHeaders && (flags & 1) != 0) {
+                ended++;
+            }
             if (type == kWindow) {
                 windows_[id] += number(body, 0, 4);
             } else if (type == kReset) {
@@ -184,6 +212,49 @@ TEST(Hostile, RequestsThatNeverEndAreBounded)
     Channel honest(server.path);
     Shard__V1__JobRef ref = SHARD__V1__JOB_REF__INIT;
     EXPECT_EQ(honest.call("/t/Echo", &ref.base).status, GRPC_STATUS_OK);
+}
+
+// Many large answers that the client does not take: only so many are made.
+TEST(Hostile, AnswersThatNobodyReadsAreBounded)
+{
+    shd_rpc_limits limits = Server::default_limits();
+    limits.max_message = 64 * 1024;
+    Server server(limits);
+    std::string large(40000, 'x');
+    Shard__V1__JobRef ref = SHARD__V1__JOB_REF__INIT;
+    ref.job = &large[0];
+    {
+        Http2 a(server.path, 0), b(server.path, 0);
+        for (Http2 *client : {&a, &b}) {
+            for (uint32_t i = 0; i < 4; i++) {
+                client->unary(2 * i + 1, "/t/Echo", &ref.base);
+                client->read_frames(100);
+            }
+            const int refused = client == &a ? 1 : 4; // three are within twice 64 KiB
+            EXPECT_TRUE(eventually([&] {
+                client->read_frames(10);
+                return client->ended == refused;
+            })) << client->ended;
+        }
+        Channel honest(server.path);
+        const auto refused = honest.call("/t/Echo", &ref.base);
+        EXPECT_EQ(refused.status, GRPC_STATUS_RESOURCE_EXHAUSTED);
+        EXPECT_NE(refused.message.find("answers of 1200"), std::string::npos) << refused.message;
+        Shard__V1__JobRef small = SHARD__V1__JOB_REF__INIT;
+        EXPECT_EQ(honest.call("/t/Echo", &small.base).status, GRPC_STATUS_OK);
+        a.set_window(1 << 20); // 65,535 bytes of the connection's window: one answer
+        EXPECT_TRUE(eventually([&] {
+            a.read_frames(10);
+            return a.ended == 2;
+        }));
+        EXPECT_TRUE(
+            eventually([&] { return honest.call("/t/Echo", &ref.base).status == GRPC_STATUS_OK; }));
+    }
+    Channel honest(server.path);
+    for (int i = 0; i < 8; i++) { // all has been given back
+        EXPECT_TRUE(
+            eventually([&] { return honest.call("/t/Echo", &ref.base).status == GRPC_STATUS_OK; }));
+    }
 }
 
 // The frames of a slow attacker: a request that stands still holds up nobody else.
