@@ -51,12 +51,6 @@ int shd_batch_convert(const Shard__V1__Batch *in, uint32_t max_length, shd_batch
         const Shard__V1__Sequence *s = in->sequences[i];
         int32_t *tokens = out->tokens + i * length, *targets = out->targets + i * length;
         memcpy(tokens, s->tokens, s->n_tokens * sizeof(*tokens));
-        if (s->n_tokens > max_length) {
-            return shd_fail(err, SHD_EINVAL,
-                            "sequence %zu of the batch has %zu tokens; the job's longest is %u "
-                            "(--seq-len)",
-                            i, s->n_tokens, max_length);
-        }
         if (s->n_targets != 0) {
             memcpy(targets, s->targets, s->n_targets * sizeof(*targets));
         } else {
