@@ -140,9 +140,7 @@ static void hurry(shardd *d, const char *why)
     shd_job *next;
     for (shd_job *job = shd_jobs_next(d->jobs, &self, NULL); job != NULL; job = next) {
         next = shd_jobs_next(d->jobs, &self, job);
-        if (!shd_job_ended(job)) {
-            shd_job_cancel(job, why, NULL);
-        }
+        shd_job_hurry(job, why);
     }
 }
 

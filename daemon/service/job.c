@@ -334,6 +334,15 @@ int shd_job_cancel(shd_job *job, const char *reason, shd_error *err)
     return SHD_OK;
 }
 
+void shd_job_hurry(shd_job *job, const char *reason)
+{
+    if (!shd_job_ended(job)) {
+        shd_job_cancel(job, reason, NULL);
+    } else if (job->running != NULL) {
+        shd_trainer_abort(job->trainer);
+    }
+}
+
 int shd_job_delete(shd_job *job, shd_error *err)
 {
     if (!shd_job_ended(job)) {

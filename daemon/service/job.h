@@ -130,6 +130,9 @@ const char *shd_job_state_name(Shard__V1__JobState state);
 int shd_job_pause(shd_job *job, shd_error *err);
 int shd_job_resume(shd_job *job, shd_error *err);
 int shd_job_cancel(shd_job *job, const char *reason, shd_error *err);
+/* Ends what runs soon, at the daemon's stop: cancels the job; of one that is done only the call
+ * that its ranks are busy with. */
+void shd_job_hurry(shd_job *job, const char *reason);
 /* SHD_ESTATE unless the job has ended. With the next rest it leaves the table. */
 int shd_job_delete(shd_job *job, shd_error *err);
 

@@ -298,7 +298,8 @@ int shd_job_finished(shd_job *job, shd_item *item)
                                                : "was cancelled",
                  job->reason[0] != '\0' ? ": " : "", job->reason);
         failed = 1;
-    } else if (failed && (item->work.rc != SHD_EINVAL || item == &job->own)) {
+    } else if (failed && (item->work.rc != SHD_EINVAL || item == &job->own) &&
+               item->work.rc != SHD_ECANCELLED) { /* cancelled, but not with the job: hurry */
         why.code = item->work.rc;
         char reason[SHD_ERROR_MESSAGE_MAX];
         snprintf(reason, sizeof(reason), "%s", why.message);

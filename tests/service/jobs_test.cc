@@ -1,4 +1,5 @@
 // A job's life: admission, states, turns on the ranks, isolation of failures, stopping.
+#include "daemon/service/job.h"
 #include "tests/service/service.h"
 
 #include <atomic>
@@ -165,6 +166,29 @@ TEST_F(Jobs, DeletingWhileATokenIsMadeEndsTheStream)
     EXPECT_TRUE(two->ok());
     EXPECT_EQ(g->code, SHD_ECANCELLED);
     EXPECT_EQ(fake_alive(), 0u);
+}
+
+TEST_F(Jobs, AHurriedStopEndsTheCallThatADoneJobIsBusyWith)
+{
+    start(true);
+    const std::string id = create_running(Spec("g").data(data).steps(1), true);
+    finish("g");
+    turn_until([&] { return state(id) == STATE(DONE); });
+    OneSequence one({1, 2, 3});
+    Shard__V1__ForwardRequest q = SHARD__V1__FORWARD_REQUEST__INIT;
+    q.job = const_cast<char *>(id.c_str());
+    q.batch = &one.batch;
+    Call f = call("Forward", &q.base);
+    turn_until([&] { return fake_running("g") == SHD_WORK_FORWARD; });
+    bool stopped = false;
+    shd_jobs_stop(
+        jobs, [](void *flag) { *static_cast<bool *>(flag) = true; }, &stopped);
+    turn();
+    EXPECT_FALSE(stopped);
+    shd_job_hurry(shd_jobs_next(jobs, &me, nullptr), "in a hurry");
+    turn_until([&] { return stopped; });
+    EXPECT_EQ(f->code, SHD_ECANCELLED) << f->error;
+    EXPECT_EQ(state(id), STATE(DONE));
 }
 
 // ---- admission ----
