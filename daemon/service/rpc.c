@@ -196,6 +196,15 @@ static int check_room(const shd_rpc *rpc, const shd_identity *who, shd_error *er
     return SHD_OK;
 }
 
+int shd_rpc_streams_crowded(const shd_rpc *rpc, const shd_conn *conn)
+{
+    size_t of_user = 0;
+    for (const shd_conn *c = rpc->conns; c != NULL; c = c->next) {
+        of_user += c->who.uid == conn->who.uid ? c->stream_bytes : 0;
+    }
+    return of_user > rpc->limits.max_message;
+}
+
 /* The first answer of a user may always wait: a refusal must not depend on others alone. */
 int shd_rpc_check_held(const shd_rpc *rpc, const shd_conn *conn, size_t size, shd_error *err)
 {

@@ -41,7 +41,8 @@ typedef struct shd_rpc_limits {
     uint32_t max_connections; /* further ones are closed at once, with a log line; one user other
                                  than root and the daemon's own may hold 3/4 of them */
     uint32_t max_calls;       /* calls in flight per connection; further ones: RESOURCE_EXHAUSTED */
-    size_t max_stream_buffer; /* bytes waiting on a slow stream before shd_call_writable says no */
+    size_t max_stream_buffer; /* bytes waiting on a slow stream before shd_call_writable says no;
+                                 8 KiB while max_message bytes wait on all streams of its user */
 } shd_rpc_limits;
 
 /* Starts gRPC core, its completion-queue thread and the method tables. Loop thread. */

@@ -12,6 +12,8 @@
 #include "daemon/service/rpc_internal.h"
 
 #define SMALL_RESPONSE (16u * 1024) /* such answers are bounded by the number of calls alone */
+#define MESSAGE_OVERHEAD 256u       /* about what a queued message takes besides its bytes */
+#define CROWDED_BUFFER (8u * 1024)
 
 int shd_rpc_status_code(int shd_errno_value)
 {
@@ -78,6 +80,7 @@ static void drop_outgoing(shd_call *call)
         m = next;
     }
     call->out_head = call->out_tail = NULL;
+    call->conn->stream_bytes -= call->out_bytes;
     call->out_bytes = 0;
 }
 
@@ -320,8 +323,9 @@ void shd_call_send(shd_call *call, const ProtobufCMessage *message)
         return;
     }
     shd_outgoing *m = shd_calloc(1, sizeof(*m));
-    m->size = protobuf_c_message_get_packed_size(message);
-    m->buffer = pack(message, m->size);
+    const size_t size = protobuf_c_message_get_packed_size(message);
+    m->buffer = pack(message, size);
+    m->size = size + MESSAGE_OVERHEAD;
     if (call->out_tail != NULL) {
         call->out_tail->next = m;
     } else {
@@ -329,7 +333,9 @@ void shd_call_send(shd_call *call, const ProtobufCMessage *message)
     }
     call->out_tail = m;
     call->out_bytes += m->size;
-    if (call->out_bytes >= call->rpc->limits.max_stream_buffer) {
+    call->conn->stream_bytes += m->size;
+    if (call->out_bytes >= call->rpc->limits.max_stream_buffer ||
+        (call->out_bytes >= CROWDED_BUFFER && shd_rpc_streams_crowded(call->rpc, call->conn))) {
         call->full = 1;
     }
     if (!call->sending) {
@@ -488,6 +494,7 @@ static void on_sent(shd_call *call, int success)
     call->out_head = m->next;
     call->out_tail = m->next != NULL ? call->out_tail : NULL;
     call->out_bytes -= m->size;
+    call->conn->stream_bytes -= m->size;
     grpc_byte_buffer_destroy(m->buffer);
     free(m);
     if (!success || call->lost) {

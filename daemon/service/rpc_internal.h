@@ -84,7 +84,8 @@ struct shd_conn {
     shd_call *incoming; /* posted to gRPC for the next call; NULL when none is */
     shd_call *calls;
     uint32_t n_calls;
-    size_t held_bytes; /* large unary answers that the client has not read */
+    size_t held_bytes;   /* large unary answers that the client has not read */
+    size_t stream_bytes; /* messages of streams that it has not read */
     uv_poll_t poll;
     int poll_fd; /* duplicate of the connection's fd */
     unsigned poll_open : 1;
@@ -156,6 +157,10 @@ void shd_call_evict(shd_call *call, int code, const char *message);
 
 /* A call has left its connection, or has been decided. */
 void shd_rpc_check(shd_rpc *rpc, shd_conn *conn);
+
+/* Do so many messages wait on all streams of the connection's user that each of them must do with
+ * little? */
+int shd_rpc_streams_crowded(const shd_rpc *rpc, const shd_conn *conn);
 
 /* May an answer of `size` bytes wait for the client of the connection to read it? SHD_EFULL when
  * its user has too much waiting already. */

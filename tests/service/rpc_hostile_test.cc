@@ -257,6 +257,40 @@ TEST(Hostile, AnswersThatNobodyReadsAreBounded)
     }
 }
 
+// Many streams that nobody reads: each may have its buffer, all of a user's together may not.
+TEST(Hostile, StreamsThatNobodyReadsAreBounded)
+{
+    shd_rpc_limits limits = Server::default_limits();
+    limits.max_message = 256 * 1024;
+    limits.max_calls = 16;
+    Server server(limits); // 64 KiB for a stream
+    std::string args = "1000 1000";
+    Shard__V1__JobRef ref = SHARD__V1__JOB_REF__INIT;
+    ref.job = &args[0];
+    {
+        Http2 a(server.path, 0), b(server.path, 0);
+        for (Http2 *client : {&a, &b}) {
+            for (uint32_t i = 0; i < 16; i++) {
+                client->unary(2 * i + 1, "/t/Stream", &ref.base);
+            }
+        }
+        // 256 KiB and the messages that reached the small buffers: not 32 times 64 KiB.
+        EXPECT_TRUE(eventually([&] { return server.streamed > 250; }));
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        EXPECT_LT(server.streamed, 600);
+    }
+    EXPECT_TRUE(eventually([&] { return server.gone == 32; }));
+    Channel honest(server.path);
+    const auto call = honest.start("/t/Stream", &ref.base);
+    std::string bytes;
+    int n = 0;
+    while (call->read(&bytes)) {
+        n++;
+    }
+    EXPECT_EQ(call->finish(), GRPC_STATUS_OK);
+    EXPECT_EQ(n, 1000);
+}
+
 // The frames of a slow attacker: a request that stands still holds up nobody else.
 TEST(Hostile, ARequestThatStandsStillHoldsUpNobody)
 {
