@@ -7,7 +7,7 @@ from harness import EXIT_DONE, EXIT_REFUSED, count
 
 OWNER, OTHER, MATE, ADMIN, DEPUTY = 61001, 61002, 61003, 61004, 61005  # users that no file of the system names
 GROUP, ADMIN_GROUP, ALLOWED_GROUP = 61001, 61050, 61060
-STEPS = count(400, 80)
+STEPS = count(400, 80, 50)
 
 
 class Access(harness.TestCase):

@@ -10,7 +10,7 @@ from harness import count, wait_for
 
 CLIENTS = 64
 WATCHES = 1000
-STEPS = count(2000, 300)
+STEPS = count(2000, 300, 60)
 
 # What 1,000 connections may leave behind in memory: the allocator's and gRPC's caches settle in the warm-up, a leak of
 # one connection (13 KiB of server alone) would be 13 MiB. The history of the job that goes on is counted apart.
@@ -41,7 +41,7 @@ class Crowd(harness.TestCase):
         daemon.submit("long", 100000000)
         daemon.wait_step("long", 64)
         fds = daemon.fds()
-        self.crowd(daemon, "long", count(300, 64), 64)  # warm-up: caches of allocator and gRPC
+        self.crowd(daemon, "long", count(300, 128), 64)  # warm-up: caches of allocator and gRPC
         self.settled(daemon, fds)
         threads = daemon.threads()
         step, resident = daemon.job("long")["step"], daemon.resident()
@@ -76,7 +76,7 @@ class Crowd(harness.TestCase):
 
     def test_a_reader_that_sleeps_stalls_nobody(self):
         daemon = self.daemon("--max-stream-buffer", "4K")
-        daemon.submit("watched", count(1500, 200))
+        daemon.submit("watched", count(1500, 200, 60))
         # Watches and never reads: its socket and its share of the daemon's buffer fill up.
         sleeper = subprocess.Popen(
             daemon.ctl_argv(["--json", "attach", "watched", "--from", "1"]), stdin=subprocess.DEVNULL,
@@ -85,10 +85,10 @@ class Crowd(harness.TestCase):
         self.addCleanup(sleeper.wait)
         self.addCleanup(sleeper.kill)
         daemon.wait_state("watched", "done")
-        self.assertSteps(daemon.history("watched"), count(1500, 200))
+        self.assertSteps(daemon.history("watched"), count(1500, 200, 60))
         # It wakes up and has missed nothing.
         steps = harness.steps_of(harness.Result(0, sleeper.stdout.read().decode(), "").lines)
-        self.assertSteps(steps, count(1500, 200))
+        self.assertSteps(steps, count(1500, 200, 60))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class Drive(harness.TestCase):
     # ---- TrainStep ----
 
     def test_loop(self):
-        steps = count(100, 30)
+        steps = count(100, 60)
         job = self.create()
         answers = [self.caller.ok("train", job=job, seq=i + 1, rows=2, seed=i % 4) for i in range(steps)]
         self.assertEqual([answer["step"] for answer in answers], list(range(1, steps + 1)))

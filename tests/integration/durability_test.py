@@ -5,7 +5,7 @@ import signal
 import harness
 from harness import count, untimed, wait_for
 
-STEPS = count(600, 120)
+STEPS = count(600, 150, 60)
 
 
 class Durability(harness.TestCase):
@@ -42,7 +42,7 @@ class Durability(harness.TestCase):
 
     def test_a_killed_client_leaves_the_numbers_of_a_job_that_nobody_watched(self):
         daemon = self.daemon()
-        steps = count(200, 60)
+        steps = count(200, 60, 30)
         daemon.submit("alone", steps)
         daemon.wait_state("alone", "done")
         alone = [untimed(step) for step in daemon.history("alone")]
@@ -82,7 +82,7 @@ class Durability(harness.TestCase):
 
     def test_attach_from_the_middle_and_from_beyond(self):
         daemon = self.daemon()
-        steps = count(60, 30)
+        steps = count(60, 30, 20)
         daemon.submit("short", steps)
         daemon.wait_state("short", "done")
         whole = daemon.history("short")

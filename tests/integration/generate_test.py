@@ -10,7 +10,7 @@ FOREVER = 100000000
 
 class Generate(harness.TestCase):
     def finished(self, daemon, name="g", steps=None):
-        daemon.submit(name, steps or count(60, 20), "--lr", "3e-3")
+        daemon.submit(name, steps or count(60, 20, 10), "--lr", "3e-3")
         daemon.wait_state(name, "done")
         return name
 
@@ -39,7 +39,7 @@ class Generate(harness.TestCase):
     def test_generation_changes_no_step(self):
         daemon = self.daemon()
         self.finished(daemon, "alone")
-        daemon.submit("g", count(60, 20), "--lr", "3e-3")
+        daemon.submit("g", count(60, 20, 10), "--lr", "3e-3")
         talkers = [daemon.spawn("generate", "g", "--prompt", "a", "--max-tokens", 100) for _ in range(3)]
         daemon.wait_state("g", "done")
         for talker in talkers:
@@ -94,7 +94,7 @@ class Generate(harness.TestCase):
         path = os.path.join(daemon.data, "sentence")
         with open(path, "w", encoding="ascii") as file:
             file.write("abcdefghijklmnop" * 400)
-        daemon.submit("g", 120, "--data", path, "--lr", "3e-3", "--micro-batch", 8)
+        daemon.submit("g", 150, "--data", path, "--lr", "3e-3", "--micro-batch", 2)
         daemon.wait_state("g", "done")
         text = daemon.ok("generate", "g", "--prompt", "abcdefgh", "--temperature", 0, "--max-tokens", 16).out
         self.assertEqual(text, "ijklmnopabcdefgh")
@@ -103,7 +103,7 @@ class Generate(harness.TestCase):
         daemon = self.daemon()
         texts = set()
         for strategy in ("ddp", "zero1", "zero2", "zero3"):
-            daemon.submit(strategy, count(30, 10), "--strategy", strategy)
+            daemon.submit(strategy, count(30, 10, 5), "--strategy", strategy)
             daemon.wait_state(strategy, "done")
             texts.add(daemon.ok("generate", strategy, "--prompt", "a", "--max-tokens", 40, "--seed", 3).out)
         self.assertEqual(len(texts), 1)

@@ -13,7 +13,6 @@ import resource
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -21,8 +20,8 @@ import time
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-PROGRAMS = {}  # name -> path: shardd, shardctl, caller, crowd
-SANITIZER = ""  # "", "asan" or "tsan"
+# "", "asan" or "tsan"; known before the test files count anything.
+SANITIZER = ([arg.split("=")[1] for arg in sys.argv if arg.startswith("--sanitizer=")] or [""])[-1]
 BINARIES = ""  # directory that every user may enter, with the programs
 
 # What the sanitizers print when they find something.
@@ -31,9 +30,9 @@ REPORTS = ("Sanitizer", "runtime error:", "detected memory leaks")
 EXIT_DONE, EXIT_JOB_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_REFUSED = range(5)
 
 
-def count(plain, sanitized):
+def count(plain, asan, tsan=None):
     """How often to do something: sanitizers make everything many times slower."""
-    return sanitized if SANITIZER else plain
+    return {"": plain, "asan": asan}.get(SANITIZER, asan if tsan is None else tsan)
 
 
 def patience(seconds):
@@ -548,13 +547,12 @@ class XmlResult(unittest.TextTestResult):
 
 
 def main():
-    global SANITIZER, BINARIES
+    global BINARIES
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", action="append", default=[], help="a program of the tests, named by its file")
-    parser.add_argument("--sanitizer", default="")
+    parser.add_argument("--sanitizer", default="", help="that the programs were built with")
     parser.add_argument("names", nargs="*", help="cases to run; default: all")
     args = parser.parse_args()
-    SANITIZER = args.sanitizer
     # Other users must be able to execute them, wherever Bazel keeps its outputs.
     BINARIES = tempfile.mkdtemp(prefix="shd-it-bin-", dir="/tmp")
     try:

@@ -21,7 +21,7 @@ class Sharing(harness.TestCase):
         for name in names:
             daemon.wait_step(name, 1)
         start = {name: daemon.job(name)["step"] for name in names}
-        daemon.wait_step("a", start["a"] + count(150, 40))
+        daemon.wait_step("a", start["a"] + count(150, 40, 30))
         taken = [daemon.job(name)["step"] - start[name] for name in names]
         self.assertGreater(min(taken), 0.7 * max(taken), taken)
 
@@ -32,7 +32,7 @@ class Sharing(harness.TestCase):
         for name in ("low", "high"):
             daemon.wait_step(name, 1)
         low, high = daemon.job("low")["step"], daemon.job("high")["step"]
-        daemon.wait_step("low", low + count(100, 40))
+        daemon.wait_step("low", low + count(100, 40, 20))
         jobs = {job["name"]: job["step"] for job in daemon.ok("--json", "jobs").lines}
         ratio = (jobs["high"] - high) / (jobs["low"] - low)
         self.assertGreater(ratio, 2.2, "3 is due")
@@ -52,7 +52,7 @@ class Sharing(harness.TestCase):
 
     def test_sharing_changes_no_number(self):
         daemon = self.daemon()
-        steps = count(60, 25)
+        steps = count(60, 25, 12)
         daemon.submit("alone", steps)
         daemon.wait_state("alone", "done")
         for name, priority in (("x", 10), ("y", 30), ("z", 1)):
@@ -67,7 +67,7 @@ class Sharing(harness.TestCase):
 class Life(harness.TestCase):
     def test_pause_and_resume(self):
         daemon = self.daemon()
-        steps = count(300, 80)
+        steps = count(300, 80, 50)
         daemon.submit("p", steps)
         daemon.submit("other", FOREVER)
         daemon.wait_step("p", 5)
@@ -75,7 +75,7 @@ class Life(harness.TestCase):
         self.assertEqual(paused["state"], "paused")
         self.assertLess(paused["step"], steps)
         # The other job takes many steps; this one none, not even one that was under way.
-        daemon.wait_step("other", daemon.job("other")["step"] + count(80, 30))
+        daemon.wait_step("other", daemon.job("other")["step"] + count(80, 30, 15))
         self.assertEqual(daemon.job("p")["step"], paused["step"])
         self.assertEqual(daemon.ok("--json", "pause", "p").json["state"], "paused")
         # What is paused still answers.
@@ -90,7 +90,7 @@ class Life(harness.TestCase):
 
     def test_pause_changes_no_number(self):
         daemon = self.daemon()
-        steps = count(120, 40)
+        steps = count(120, 40, 25)
         daemon.submit("straight", steps)
         daemon.wait_state("straight", "done")
         daemon.submit("halting", steps)
@@ -157,7 +157,7 @@ class Life(harness.TestCase):
         """Memory of a hundred jobs is given back."""
         daemon = self.daemon()
         resident = 0
-        rounds = count(100, 12)
+        rounds = count(100, 24, 8)
         for i in range(rounds):
             daemon.submit("j", 2, "--strategy", ("ddp", "zero1", "zero2", "zero3")[i % 4])
             if i % 3:
@@ -219,7 +219,7 @@ class Failure(harness.TestCase):
     def test_numbers_that_end_end_the_job_alone(self):
         """Weight decay that blows the weights up: steps are skipped, then the job fails and says why."""
         daemon = self.daemon()
-        steps = count(300, 100)
+        steps = count(300, 100, 40)
         daemon.submit("bystander", steps)
         result = daemon.ctl("--json", "submit", *daemon.tiny("wild", FOREVER, "--lr", 100, "--weight-decay", 100,
                                                              "--schedule", "constant"), seconds=60)
