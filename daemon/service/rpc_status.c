@@ -11,6 +11,8 @@
 #include "daemon/service/encode.h"
 #include "daemon/service/job.h"
 
+enum { WATCHERS_PER_USER = 128 }; /* each costs the loop a report at its interval */
+
 enum { SAMPLE_MS = 1000, SAMPLES = 4 }; /* `busy` covers up to the last 3 to 4 seconds */
 
 /* One reading of every rank's clock. */
@@ -27,6 +29,7 @@ struct shd_status {
     uv_timer_t timer;
     sample samples[SAMPLES]; /* a ring; `oldest` is overwritten next */
     uint32_t oldest;
+    struct status_watcher *watchers;
 };
 
 static void read_clocks(const shd_status *status, sample *s)
@@ -161,6 +164,7 @@ typedef struct status_watcher {
     uv_timer_t timer;
     shd_status *status;
     shd_call *call;
+    struct status_watcher *next, **link;
 } status_watcher;
 
 static void on_watcher_closed(uv_handle_t *handle)
@@ -171,6 +175,10 @@ static void on_watcher_closed(uv_handle_t *handle)
 static void on_gone(void *arg)
 {
     status_watcher *w = arg;
+    *w->link = w->next;
+    if (w->next != NULL) {
+        w->next->link = w->link;
+    }
     uv_close((uv_handle_t *)&w->timer, on_watcher_closed);
 }
 
@@ -194,9 +202,24 @@ static void watch_status(shd_call *call, const ProtobufCMessage *request, void *
         shd_call_failf(call, SHD_EINVAL, "interval_ms %u is not in 100..3600000", ms);
         return;
     }
+    uint32_t of_user = 0;
+    for (const status_watcher *w = status->watchers; w != NULL; w = w->next) {
+        of_user += shd_call_identity(w->call)->uid == shd_call_identity(call)->uid;
+    }
+    if (of_user >= WATCHERS_PER_USER) {
+        shd_call_failf(call, SHD_EFULL, "you watch the status %u times already; end some of those",
+                       of_user);
+        return;
+    }
     status_watcher *w = shd_calloc(1, sizeof(*w));
     w->status = status;
     w->call = call;
+    w->next = status->watchers;
+    w->link = &status->watchers;
+    if (w->next != NULL) {
+        w->next->link = &w->next;
+    }
+    status->watchers = w;
     uv_timer_init(shd_jobs_get_options(status->jobs)->loop, &w->timer);
     w->timer.data = w;
     shd_call_callbacks(call, on_gone, NULL, w);

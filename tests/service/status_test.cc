@@ -107,6 +107,29 @@ TEST_F(Status, WatchStatusReportsUntilTheClientLeaves)
     c->go();
 }
 
+TEST_F(Status, OneUserWatchesTheStatusOnlySoOften)
+{
+    start(false);
+    Shard__V1__WatchStatusRequest q = SHARD__V1__WATCH_STATUS_REQUEST__INIT;
+    std::vector<Call> calls;
+    while (calls.empty() || !calls.back()->finished) {
+        ASSERT_LT(calls.size(), 1000u);
+        calls.push_back(call("WatchStatus", &q.base));
+    }
+    EXPECT_EQ(calls.back()->code, SHD_EFULL) << calls.back()->error;
+    const shd_identity other{me.uid + 1, me.gid + 1, 1};
+    calls.push_back(call("WatchStatus", &q.base, &other));
+    EXPECT_FALSE(calls.back()->finished) << calls.back()->error;
+    calls[3]->go(); // makes room
+    calls.push_back(call("WatchStatus", &q.base));
+    EXPECT_FALSE(calls.back()->finished) << calls.back()->error;
+    for (const Call &c : calls) {
+        if (!c->finished && !c->gone) {
+            c->go();
+        }
+    }
+}
+
 TEST_F(Status, APlanIsMadeWithoutFilesOrMemory)
 {
     start(false);
