@@ -18,6 +18,7 @@ typedef struct shd_item {
     shd_work work;
     shd_job *job;
     struct shd_item *next;
+    int withdrawn; /* nobody waits for it any more: it need not have its next turn */
     /* Exactly once: NULL when it was executed (results in `work`), else why not. The item is the
      * submitter's again. */
     void (*finish)(struct shd_item *item, const shd_error *failed);

@@ -97,7 +97,8 @@ struct shd_job {
     shd_item_queue interactive;
     shd_item_queue parked; /* interactive ones whose client does not read */
     shd_item own;          /* INIT, DATA_STEP, EVAL */
-    shd_item *running;     /* on the ranks */
+    shd_item *running;     /* on the ranks, or between two turns there */
+    int between_turns;     /* `running` waits for its next turn */
     shd_sched_entity turn; /* jobs.c */
 };
 

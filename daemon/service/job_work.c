@@ -106,7 +106,7 @@ static int interactive_waits(const shd_job *job)
 
 int shd_job_has_work(const shd_job *job)
 {
-    return training_waits(job) || interactive_waits(job);
+    return job->between_turns || training_waits(job) || interactive_waits(job);
 }
 
 static shd_item *own_item(shd_job *job, shd_work_kind kind)
@@ -128,9 +128,29 @@ static shd_item *next_training(shd_job *job)
                                       : own_item(job, SHD_WORK_DATA_STEP);
 }
 
+/* The next turn of the item that is under way; 0: it was given up. */
+static int go_on(shd_job *job)
+{
+    shd_item *item = job->running;
+    job->between_turns = 0;
+    if (!item->withdrawn) {
+        shd_trainer_submit(job->trainer, &item->work);
+        return 1;
+    }
+    shd_trainer_drop(job->trainer);
+    job->running = NULL;
+    shd_error why;
+    shd_fail(&why, SHD_ECANCELLED, "the caller has gone");
+    item->finish(item, &why);
+    return 0;
+}
+
 int shd_job_start(shd_job *job)
 {
-    assert(job->running == NULL);
+    assert(job->running == NULL || job->between_turns);
+    if (job->between_turns && go_on(job)) {
+        return 1;
+    }
     for (;;) {
         const int training = training_waits(job), interactive = interactive_waits(job);
         if (!training && !interactive) {
@@ -288,6 +308,11 @@ static void account(shd_job *job, const shd_work *work)
 int shd_job_finished(shd_job *job, shd_item *item)
 {
     assert(job->running == item);
+    if (item->work.rc == 0 && item->work.more) {
+        /* A job that was cancelled meanwhile has its communicator aborted: the next turn ends. */
+        job->between_turns = 1;
+        return 1;
+    }
     job->running = NULL;
     shd_error why = item->work.err;
     int failed = item->work.rc < 0;

@@ -426,10 +426,12 @@ void shd_jobs_kick(shd_jobs *jobs)
         return;
     }
     jobs->kicking = 1;
-    while (jobs->kick_again && !jobs->stopping) {
+    while (jobs->kick_again) {
         jobs->kick_again = 0;
         for (shd_job *job = jobs->head; job != NULL; job = job->next) {
-            shd_sched_set_ready(jobs->sched, &job->turn, shd_job_has_work(job));
+            /* At a stop, what is under way is brought to its end. */
+            const int ready = jobs->stopping ? job->between_turns : shd_job_has_work(job);
+            shd_sched_set_ready(jobs->sched, &job->turn, ready);
         }
         for (shd_sched_entity *e; (e = shd_sched_next(jobs->sched)) != NULL;) {
             shd_job *job = e->owner;

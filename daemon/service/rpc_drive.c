@@ -389,6 +389,8 @@ static void on_forward_gone(void *arg)
     f->call = NULL;
     if (shd_job_withdraw(f->item.job, &f->item)) {
         forward_free(f);
+    } else {
+        f->item.withdrawn = 1;
     }
 }
 

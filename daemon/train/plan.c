@@ -24,7 +24,7 @@ static int run_all(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_
             work.batch.tokens = shd_calloc(spec->seq_len, sizeof *work.batch.tokens);
             work.batch.targets = shd_calloc(spec->seq_len, sizeof *work.batch.targets);
         }
-        shd_worker_run(worker, &work, &result);
+        shd_worker_run(worker, &work, UINT64_MAX, &result);
         const int rc = result.rc;
         if (rc < 0 && err != NULL) {
             *err = result.err;

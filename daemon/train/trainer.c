@@ -23,8 +23,11 @@ struct shd_trainer {
     shd_plan plan;
     shd_model *model;
     shd_worker_shared shared;
-    slot *slots;    /* [world] */
-    shd_work *work; /* in flight, or NULL */
+    slot *slots;          /* [world] */
+    shd_work *work;       /* in flight, or NULL */
+    shd_work *unfinished; /* had a turn and waits for the next, or NULL */
+    uint64_t turn;        /* rounds of the present turn */
+    double round_ms[2];   /* of the last turn, without and with gradients; 0: not known yet */
     struct timespec started;
     atomic_uint remaining;
 };
@@ -115,6 +118,7 @@ void shd_trainer_free(shd_trainer *t)
         return;
     }
     for (uint32_t r = 0; t->slots != NULL && r < t->spec.strategy.world; r++) {
+        shd_work_fini(&t->slots[r].result);
         shd_worker_free(t->slots[r].worker);
     }
     free(t->slots);
@@ -183,10 +187,39 @@ static void merge_logprobs(shd_trainer *t, shd_work *work)
     }
 }
 
+static int has_gradients(const shd_work *work)
+{
+    return work->kind == SHD_WORK_DATA_STEP || work->kind == SHD_WORK_FORWARD_BACKWARD ||
+           work->kind == SHD_WORK_TRAIN_STEP;
+}
+
+/* Rounds that fit into a turn, by how long the last ones took. */
+static uint64_t rounds_of_turn(const shd_trainer *t, const shd_work *work)
+{
+    const double ms = t->round_ms[has_gradients(work)];
+    const double fit = ms > 0 ? SHD_TURN_MS / ms : 1;
+    return fit < 1 ? 1 : fit > 1e6 ? 1000000 : (uint64_t)fit;
+}
+
+static double ms_since(const struct timespec *then)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - then->tv_sec) * 1e3 + (double)(now.tv_nsec - then->tv_nsec) * 1e-6;
+}
+
+static void release_results(shd_trainer *t)
+{
+    for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
+        shd_work_fini(&t->slots[r].result);
+    }
+}
+
 static void finish(shd_trainer *t)
 {
     shd_work *work = t->work;
     const shd_work *from = &t->slots[0].result;
+    const double ms = ms_since(&t->started);
     work->rc = 0;
     for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
         /* After an abort every rank carries the message of the one that failed first. */
@@ -202,18 +235,19 @@ static void finish(shd_trainer *t)
     work->step = from->step;
     work->samples = from->samples;
     work->skipped = from->skipped;
-    if (work->rc == 0) {
+    work->ms += ms;
+    work->more = work->rc == 0 && from->more;
+    t->unfinished = work->more ? work : NULL;
+    if (work->more) {
+        t->round_ms[has_gradients(work)] = ms / (double)t->turn;
+    } else if (work->rc == 0) {
         merge_logprobs(t, work);
         work->logits = from->logits;
         t->slots[0].result.logits = NULL;
     }
-    for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
-        shd_work_fini(&t->slots[r].result);
+    if (!work->more) {
+        release_results(t);
     }
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    work->ms = (double)(now.tv_sec - t->started.tv_sec) * 1e3 +
-               (double)(now.tv_nsec - t->started.tv_nsec) * 1e-6;
     t->work = NULL;
     work->done(work, work->done_arg);
 }
@@ -222,7 +256,7 @@ static void run_slot(shd_rank *rank, void *arg)
 {
     (void)rank;
     slot *sl = arg;
-    shd_worker_run(sl->worker, sl->trainer->work, &sl->result);
+    shd_worker_run(sl->worker, sl->trainer->work, sl->trainer->turn, &sl->result);
     if (atomic_fetch_sub(&sl->trainer->remaining, 1) == 1) {
         finish(sl->trainer);
     }
@@ -232,11 +266,24 @@ void shd_trainer_submit(shd_trainer *t, shd_work *work)
 {
     const uint32_t W = t->spec.strategy.world;
     t->work = work;
+    t->turn = rounds_of_turn(t, work);
+    if (work != t->unfinished) {
+        work->ms = 0;
+    }
     clock_gettime(CLOCK_MONOTONIC, &t->started);
     atomic_store(&t->remaining, W);
     for (uint32_t r = 0; r < W; r++) {
         shd_rank_post(t->slots[r].rank, run_slot, &t->slots[r]);
     }
+}
+
+void shd_trainer_drop(shd_trainer *t)
+{
+    for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
+        shd_worker_drop_pass(t->slots[r].worker);
+    }
+    release_results(t);
+    t->unfinished = NULL;
 }
 
 void shd_trainer_abort(shd_trainer *t)

@@ -1,6 +1,8 @@
 /* A job in execution: joins model, pipeline, optimizer and data over the ranks that carry it.
  * Floor F4. The caller (one thread: the daemon's loop) submits one work item at a time; the ranks
- * execute it together; the last rank to finish calls `done` on its own thread.
+ * execute it together; the last rank to finish calls `done` on its own thread. An item of many
+ * micro-batches takes several turns of about SHD_TURN_MS, so that other jobs are not held up; how
+ * it is cut changes no bit.
  *
  * The trainer speaks to ranks by message and a rank knows only its communicator. */
 #ifndef SHD_DAEMON_TRAIN_TRAINER_H
@@ -60,7 +62,8 @@ typedef struct shd_work {
     uint64_t step;    /* optimizer steps taken, after this work */
     uint64_t samples; /* global sample cursor, after this work */
     int skipped;      /* the gradient was not finite: nothing applied */
-    double ms;        /* wall time on the ranks */
+    double ms;        /* wall time on the ranks, over all turns */
+    int more;         /* only this turn is over: submit the same item again */
     float *logprobs;  /* [sequences, length] log p(target), 0 where ignored; NULL unless asked */
     float *logits;    /* [vocab]; NEXT_LOGITS */
 
@@ -73,6 +76,9 @@ typedef struct shd_work {
 void shd_work_init(shd_work *work, shd_work_kind kind);
 /* Frees batch and results, not `work` itself. */
 void shd_work_fini(shd_work *work);
+
+/* How long a turn is meant to be; it has at least one round (a micro-batch on every rank). */
+#define SHD_TURN_MS 200.0
 
 typedef struct shd_trainer shd_trainer;
 
@@ -90,8 +96,12 @@ void shd_trainer_free(shd_trainer *trainer);
  * value. */
 int shd_trainer_check_batch(const shd_trainer *trainer, const shd_work *work, shd_error *err);
 
-/* Starts `work` on the ranks. One at a time; `work` must live until `done`. */
+/* Starts `work` on the ranks, or its next turn. One at a time; `work` must live until `done`. After
+ * a turn with `more` only the same item may be submitted, unless it is dropped. */
 void shd_trainer_submit(shd_trainer *trainer, shd_work *work);
+
+/* Forgets an item without gradients that has had a turn but is not finished. */
+void shd_trainer_drop(shd_trainer *trainer);
 
 /* Makes work in flight end early with SHD_ECANCELLED at the next collective (any thread). The
  * trainer can only be freed after it. */

@@ -75,6 +75,7 @@ void shd_worker_free(shd_worker *w)
     free(w->host_ids);
     free(w->host_targets);
     free(w->host_losses);
+    free(w->sums);
     free(w);
 }
 
@@ -165,15 +166,17 @@ static uint64_t batch_leaves(const shd_worker *w, const shd_batch *batch)
 }
 
 static int accumulate(shd_worker *w, const shd_work *work, uint64_t leaves, uint64_t sequences,
-                      shd_work *result, shd_error *err)
+                      uint64_t turn, shd_work *result, shd_error *err)
 {
-    SHD_TRY(shd_worker_pass(w, work, leaves, 1, result, err));
-    w->pending_valid += result->valid_tokens;
-    w->samples += sequences;
+    SHD_TRY(shd_worker_pass(w, work, leaves, 1, turn, result, err));
+    if (!result->more) {
+        w->pending_valid += result->valid_tokens;
+        w->samples += sequences;
+    }
     return 0;
 }
 
-static int run(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err)
+static int run(shd_worker *w, const shd_work *work, uint64_t turn, shd_work *result, shd_error *err)
 {
     const shd_spec *spec = shd_worker_spec(w);
     const shd_batch *batch = &work->batch;
@@ -185,40 +188,50 @@ static int run(shd_worker *w, const shd_work *work, shd_work *result, shd_error 
         return do_init(w, err);
     case SHD_WORK_DATA_STEP:
         SHD_TRY(accumulate(w, work, spec->global_batch / spec->micro_batch, spec->global_batch,
-                           result, err));
-        return shd_worker_optim_step(w, work, result, err);
+                           turn, result, err));
+        return result->more ? 0 : shd_worker_optim_step(w, work, result, err);
     case SHD_WORK_FORWARD_BACKWARD:
     case SHD_WORK_TRAIN_STEP:
-        SHD_TRY(accumulate(w, work, batch_leaves(w, batch), batch->sequences, result, err));
-        return work->kind == SHD_WORK_TRAIN_STEP ? shd_worker_optim_step(w, work, result, err) : 0;
+        SHD_TRY(accumulate(w, work, batch_leaves(w, batch), batch->sequences, turn, result, err));
+        return work->kind == SHD_WORK_FORWARD_BACKWARD || result->more
+                   ? 0
+                   : shd_worker_optim_step(w, work, result, err);
     case SHD_WORK_OPTIM_STEP:
         return shd_worker_optim_step(w, work, result, err);
     case SHD_WORK_FORWARD:
-        return shd_worker_pass(w, work, batch_leaves(w, batch), 0, result, err);
+        return shd_worker_pass(w, work, batch_leaves(w, batch), 0, turn, result, err);
     case SHD_WORK_EVAL:
-        return shd_worker_pass(w, work, w->shared->eval_leaves, 0, result, err);
+        return shd_worker_pass(w, work, w->shared->eval_leaves, 0, turn, result, err);
     case SHD_WORK_NEXT_LOGITS:
         return shd_worker_next_logits(w, work, result, err);
     }
     return shd_fail(err, SHD_EINTERNAL, "work of unknown kind %d", (int)work->kind);
 }
 
-void shd_worker_run(shd_worker *w, const shd_work *work, shd_work *result)
+void shd_worker_run(shd_worker *w, const shd_work *work, uint64_t turn, shd_work *result)
 {
-    *result = *work;
-    result->batch = (shd_batch){0};
-    result->logits = NULL;
-    result->logprobs =
-        work->want_logprobs
-            ? shd_calloc((size_t)work->batch.sequences * work->batch.length, sizeof(float))
-            : NULL;
-    result->err = (shd_error){0};
-    result->rc = run(w, work, result, &result->err);
+    if (w->rounds == 0) {
+        const size_t positions = (size_t)work->batch.sequences * work->batch.length;
+        *result = *work;
+        result->batch = (shd_batch){0};
+        result->logits = NULL;
+        result->logprobs = work->want_logprobs ? shd_calloc(positions, sizeof(float)) : NULL;
+        result->err = (shd_error){0};
+    }
+    result->more = 0;
+    result->rc = run(w, work, turn, result, &result->err);
     if (result->rc < 0 && result->rc != SHD_EINVAL) {
         shd_comm_abort(w->comm, result->rc, result->err.message);
     }
     result->step = w->step;
     result->samples = w->samples;
+}
+
+void shd_worker_drop_pass(shd_worker *w)
+{
+    free(w->sums);
+    w->sums = NULL;
+    w->rounds = 0;
 }
 
 /* The part of parameter `index` inside a range of its unit: its first element there, where that

@@ -42,10 +42,14 @@ typedef struct shd_worker shd_worker;
 shd_worker *shd_worker_create(const shd_worker_shared *shared, shd_device *dev, shd_comm *comm);
 void shd_worker_free(shd_worker *worker); /* any thread, when idle; NULL is fine */
 
-/* Executes a work item; every rank of the job does so with the same item. Results go to `result`,
- * a private copy of `work` (owning its own logprobs and logits, not the batch). On failure other
- * than SHD_EINVAL the communicator is aborted, so that no rank waits for this one. */
-void shd_worker_run(shd_worker *worker, const shd_work *work, shd_work *result);
+/* Executes a work item, or a turn of it of at most `turn` rounds of micro-batches; every rank of
+ * the job does so with the same item and turn. Results go to `result`, a private copy of `work`
+ * (owning its own logprobs and logits, not the batch) that is kept until the item is finished. On
+ * failure other than SHD_EINVAL the communicator is aborted, so that no rank waits for this one. */
+void shd_worker_run(shd_worker *worker, const shd_work *work, uint64_t turn, shd_work *result);
+
+/* Forgets the rest of an item that is not finished. When idle. */
+void shd_worker_drop_pass(shd_worker *worker);
 
 shd_comm *shd_worker_comm(const shd_worker *worker);
 

@@ -9,6 +9,12 @@
 #include "daemon/tape/tape.h"
 #include "daemon/train/worker.h"
 
+/* A rank's sums over one leaf, exchanged at the end of a pass. */
+typedef struct shd_leaf_sum {
+    double loss;
+    uint64_t valid;
+} shd_leaf_sum;
+
 struct shd_worker {
     const shd_worker_shared *shared;
     shd_device *dev;
@@ -26,6 +32,9 @@ struct shd_worker {
     /* host staging for one leaf */
     int32_t *host_ids, *host_targets; /* [micro_batch * seq_len] */
     float *host_losses;
+    /* the pass in execution, over as many turns as it takes; rounds == 0: none */
+    uint64_t round, rounds;
+    shd_leaf_sum *sums; /* [rounds] of this rank */
     /* the leaf in execution */
     shd_model_input input;
     shd_tensor *x;
@@ -40,11 +49,12 @@ static inline const shd_spec *shd_worker_spec(const shd_worker *w)
     return w->shared->spec;
 }
 
-/* Runs `leaves` micro-batches, whose tokens `work` names, over all ranks: rank r takes leaves
- * j*W + r. result->loss and valid_tokens get the sums over all ranks, added in leaf order; log-
- * probabilities go to result->logprobs unless NULL. When `train`, gradients are accumulated, one
- * round for each j. */
-int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int train,
+/* Runs `leaves` micro-batches, whose tokens `work` names, over all ranks: rank r takes leaf
+ * j*W + r in round j. Ends after `turn` rounds with result->more when there are others left; the
+ * next call goes on. result->loss and valid_tokens get the sums over all ranks, added in leaf
+ * order; log-probabilities go to result->logprobs unless NULL. When `train`, gradients are
+ * accumulated. */
+int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int train, uint64_t turn,
                     shd_work *result, shd_error *err);
 
 /* Logits after the last token of work->batch, to result->logits on rank 0. */

@@ -70,12 +70,6 @@ typedef struct leaf {
     int logits; /* the last row's logits are wanted, not losses */
 } leaf;
 
-/* A rank's sums over one leaf, exchanged at the end of a pass. */
-typedef struct leaf_sum {
-    double loss;
-    uint64_t valid;
-} leaf_sum;
-
 static shd_pipeline pipeline_of(shd_worker *w, int compute)
 {
     return (shd_pipeline){.n_segments = shd_model_n_segments(w->shared->model),
@@ -87,7 +81,7 @@ static shd_pipeline pipeline_of(shd_worker *w, int compute)
 }
 
 /* Runs the leaf that lies in the host staging. */
-static int run_leaf(shd_worker *w, const leaf *lf, leaf_sum *sum, shd_error *err)
+static int run_leaf(shd_worker *w, const leaf *lf, shd_leaf_sum *sum, shd_error *err)
 {
     const int64_t rows = (int64_t)lf->sequences * lf->length;
     w->input = (shd_model_input){.ids = w->ids,
@@ -105,7 +99,7 @@ static int run_leaf(shd_worker *w, const leaf *lf, leaf_sum *sum, shd_error *err
     if (lf->logits) {
         return 0;
     }
-    *sum = (leaf_sum){0};
+    *sum = (shd_leaf_sum){0};
     shd_device_ops(w->dev)->sum_losses(shd_device_opctx(w->dev), w->loss_sum, w->losses, rows);
     shd_device_to_host(w->dev, &sum->loss, w->loss_sum, sizeof sum->loss);
     for (int64_t i = 0; i < rows && !shd_device_is_null(w->dev); i++) {
@@ -201,44 +195,48 @@ static void store_logprobs(shd_worker *w, const shd_work *work, uint64_t index, 
     }
 }
 
-int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int train,
-                    shd_work *result, shd_error *err)
+/* Exchanges the sums of all leaves and adds them in leaf order. */
+static int finish_pass(shd_worker *w, shd_work *result, shd_error *err)
 {
-    const uint32_t W = shd_worker_spec(w)->strategy.world, rank = shd_comm_rank(w->comm);
-    const uint64_t rounds = (leaves + W - 1) / W;
-    leaf_sum *mine = shd_calloc(rounds, sizeof *mine);
-    leaf_sum *all = shd_calloc(rounds * W, sizeof *all);
-    int rc = 0;
-    for (uint64_t j = 0; j < rounds && rc == 0; j++) {
-        leaf lf;
-        rc = stage_leaf(w, work, j * W + rank, &lf, err);
-        if (rc < 0) {
-            break;
-        }
-        lf.train = train;
-        rc = run_leaf(w, &lf, &mine[j], err);
-        if (rc == 0 && train) {
-            shd_units_round_done(&w->units);
-        }
-        if (rc == 0) {
-            store_logprobs(w, work, j * W + rank, &lf, result);
-        }
-    }
-    if (rc == 0) {
-        rc = shd_comm_all_gather_host(w->comm, SHD_COMM_CONTROL, mine, all, rounds * sizeof *mine,
-                                      err);
-    }
+    const uint32_t W = shd_worker_spec(w)->strategy.world;
+    shd_leaf_sum *all = shd_calloc(w->rounds * W, sizeof *all);
+    const int rc = shd_comm_all_gather_host(w->comm, SHD_COMM_CONTROL, w->sums, all,
+                                            w->rounds * sizeof *all, err);
     double loss = 0;
-    for (uint64_t j = 0; j < rounds && rc == 0; j++) {
+    for (uint64_t j = 0; j < w->rounds && rc == 0; j++) {
         for (uint32_t r = 0; r < W; r++) {
-            loss += all[r * rounds + j].loss;
-            result->valid_tokens += all[r * rounds + j].valid;
+            loss += all[r * w->rounds + j].loss;
+            result->valid_tokens += all[r * w->rounds + j].valid;
         }
     }
     result->loss = result->valid_tokens > 0 ? loss / (double)result->valid_tokens : 0.0;
-    free(mine);
     free(all);
+    shd_worker_drop_pass(w);
     return rc;
+}
+
+int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int train, uint64_t turn,
+                    shd_work *result, shd_error *err)
+{
+    const uint32_t W = shd_worker_spec(w)->strategy.world, rank = shd_comm_rank(w->comm);
+    if (w->rounds == 0) {
+        w->round = 0;
+        w->rounds = (leaves + W - 1) / W;
+        w->sums = shd_calloc(w->rounds, sizeof *w->sums);
+    }
+    for (; w->round < w->rounds && turn > 0; w->round++, turn--) {
+        const uint64_t index = w->round * W + rank;
+        leaf lf;
+        SHD_TRY(stage_leaf(w, work, index, &lf, err));
+        lf.train = train;
+        SHD_TRY(run_leaf(w, &lf, &w->sums[w->round], err));
+        if (train) {
+            shd_units_round_done(&w->units);
+        }
+        store_logprobs(w, work, index, &lf, result);
+    }
+    result->more = w->round < w->rounds;
+    return result->more ? 0 : finish_pass(w, result, err);
 }
 
 /* Rank 0 computes; the others take part in the gathers. */

@@ -19,6 +19,7 @@ struct shd_trainer {
     int initialised;
     shd_work *work; /* in flight */
     int aborted;
+    unsigned turns; /* that the item has had */
     uint64_t order;
     shd_trainer *next;
 };
@@ -30,6 +31,7 @@ static shd_trainer *trainers;
 static int manual_mode, running, stopping;
 static fake_hook hook_fn;
 static void *hook_arg;
+static unsigned turns_of_an_item = 1;
 static unsigned ended, alive, most_on_a_rank;
 static uint64_t submissions;
 
@@ -169,6 +171,32 @@ void shd_trainer_abort(shd_trainer *t)
     pthread_mutex_unlock(&mutex);
 }
 
+void shd_trainer_drop(shd_trainer *t)
+{
+    pthread_mutex_lock(&mutex);
+    t->turns = 0;
+    pthread_mutex_unlock(&mutex);
+}
+
+void fake_turns(unsigned n)
+{
+    pthread_mutex_lock(&mutex);
+    turns_of_an_item = n;
+    pthread_mutex_unlock(&mutex);
+}
+
+/* Is there another turn to come? */
+static int take_turn(shd_trainer *t, shd_work *work)
+{
+    const int passes = work->kind != SHD_WORK_INIT && work->kind != SHD_WORK_OPTIM_STEP &&
+                       work->kind != SHD_WORK_NEXT_LOGITS;
+    work->more = passes && !t->aborted && ++t->turns < turns_of_an_item;
+    if (!work->more) {
+        t->turns = 0;
+    }
+    return work->more;
+}
+
 static void compute(shd_trainer *t, shd_work *work)
 {
     const uint64_t positions = (uint64_t)work->batch.sequences * work->batch.length;
@@ -237,7 +265,9 @@ static void finish(shd_trainer *t)
     shd_work *work = t->work;
     char name[65];
     memcpy(name, t->name, sizeof(name));
-    compute(t, work);
+    if (!take_turn(t, work)) {
+        compute(t, work);
+    }
     if (t->aborted) {
         work->rc = shd_fail(&work->err, SHD_ECANCELLED, "aborted");
     }
@@ -285,6 +315,7 @@ void fake_start(int manual, fake_hook hook, void *arg)
     hook_fn = hook;
     hook_arg = arg;
     ended = most_on_a_rank = 0;
+    turns_of_an_item = 1;
     stopping = 0;
     running = 1;
     pthread_create(&thread, NULL, fake_ranks, NULL);

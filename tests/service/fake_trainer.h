@@ -21,7 +21,10 @@ void fake_start(int manual, fake_hook hook, void *arg);
 /* Joins the thread; no work may be left. */
 void fake_stop(void);
 
-/* Manual: ends the work in flight of the job of this name; 0: it has none. */
+/* Every item with micro-batches takes `n` turns from now on (fake_start: 1). */
+void fake_turns(unsigned n);
+
+/* Manual: ends the work in flight of the job of this name, or its turn; 0: it has none. */
 int fake_finish(const char *job_name);
 /* Work kind in flight of the job; -1: none. */
 int fake_running(const char *job_name);

@@ -139,6 +139,15 @@ class Engine
 
     int Run(shd_work *work)
     {
+        do {
+            Turn(work);
+        } while (work->more);
+        return work->rc;
+    }
+
+    // One turn of `work`, which says whether there are more.
+    void Turn(shd_work *work)
+    {
         std::unique_lock<std::mutex> lock(mutex_);
         finished_ = false;
         work->done = [](shd_work *, void *arg) {
@@ -150,7 +159,6 @@ class Engine
         work->done_arg = this;
         shd_trainer_submit(trainer_, work);
         cond_.wait(lock, [this] { return finished_; });
-        return work->rc;
     }
 
     // One step on the job's data; fails the test on an error.

@@ -54,11 +54,17 @@ class Job
         work->done_arg = this;
         shd_trainer_submit(trainer_, work);
     }
-    int Wait(const shd_work *work)
+    int Wait(shd_work *work)
     {
-        std::unique_lock<std::mutex> lock(mutex_);
-        cond_.wait(lock, [this] { return finished_; });
-        return work->rc;
+        for (;;) {
+            std::unique_lock<std::mutex> lock(mutex_);
+            cond_.wait(lock, [this] { return finished_; });
+            if (!work->more) {
+                return work->rc;
+            }
+            lock.unlock();
+            Start(work);
+        }
     }
     int Run(shd_work *work)
     {
