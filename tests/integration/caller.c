@@ -1,5 +1,6 @@
-/* Makes the calls of the service that shardctl does not offer: reads a line "verb key=value ..." from
- * standard input, answers it with one line of JSON, and so on to the end of the input. One thread. */
+/* Makes the calls of the service that shardctl does not offer: reads a line "verb key=value ..."
+ * from standard input, answers it with one line of JSON, and so on to the end of the input. One
+ * thread. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +71,8 @@ static void row_list(const char *list, int32_t **out, size_t *n)
     }
 }
 
-/* tokens=1,2,3 (one sequence; targets= too), or rows= sequences of len= tokens that follow from seed=. */
+/* tokens=1,2,3 (one sequence; targets= too), or rows= sequences of len= tokens that follow from
+ * seed=. */
 static void batch_make(batch *b, const line *in)
 {
     const char *tokens = get(in, "tokens"), *targets = get(in, "targets");
@@ -312,7 +314,8 @@ static int health(shc_client *client, const line *in, shc_json *json, shc_error 
 
     if (!rc) {
         shc_json_bool(json, "ok", 1);
-        shc_json_bool(json, "serving", status == GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING);
+        shc_json_bool(json, "serving",
+                      status == GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING);
     }
     return rc;
 }
@@ -323,8 +326,8 @@ static int run(shc_client *client, const line *in, shc_json *json, shc_error *er
         const char *verb;
         int (*fn)(shc_client *, const line *, shc_json *, shc_error *);
     } verbs[] = {
-        {"create", create},   {"train", train}, {"backward", backward}, {"optim", optim},
-        {"forward", forward}, {"health", health},
+        {"create", create}, {"train", train},     {"backward", backward},
+        {"optim", optim},   {"forward", forward}, {"health", health},
     };
 
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)

@@ -1,7 +1,7 @@
-/* Many clients at once: each of N threads attaches to a job, reads some steps, and detaches, over and over, now on a
- * fresh connection and now on the old one. Checks on the way that every watcher gets a range of steps without gaps and that
- * all watchers get the same values. Prints the number of watches and of steps; 1 and a line on stderr when
- * something is wrong.
+/* Many clients at once: each of N threads attaches to a job, reads some steps, and detaches, over
+ * and over, now on a fresh connection and now on the old one. Checks on the way that every watcher
+ * gets a range of steps without gaps and that all watchers get the same values. Prints the number
+ * of watches and of steps; 1 and a line on stderr when something is wrong.
  *
  * usage: crowd SOCKET JOB CLIENTS WATCHES FIRST_STEPS */
 #include <inttypes.h>
@@ -82,7 +82,9 @@ static int watch(unsigned id, shc_client *client, uint64_t from, uint64_t wanted
         const int got = shc_stream_next(stream, PATIENCE_MS, &message, &err);
         if (got != SHC_MESSAGE) {
             complain(id, "the stream ended early",
-                     got == SHC_END ? "end" : got == SHC_TIMEOUT ? "timeout" : err.message);
+                     got == SHC_END       ? "end"
+                     : got == SHC_TIMEOUT ? "timeout"
+                                          : err.message);
             rc = -1;
             break;
         }
