@@ -113,7 +113,8 @@ class Flags(BadInput):
                 self.assertRefused(self.d.ctl(*command), EXIT_REFUSED, "nosuch")
 
     def test_what_this_version_lacks_says_so(self):
-        for command, word in ((["checkpoint", "bystander"], "checkpoint"), (["reshard", "bystander", "--strategy", "ddp"], "strategy"),
+        for command, word in ((["checkpoint", "bystander"], "checkpoint"),
+                              (["reshard", "bystander", "--strategy", "ddp"], "strategy"),
                               (["export", "bystander", "--out", "/tmp/nowhere"], "safetensors")):
             with self.subTest(command=command):
                 self.assertRefused(self.d.ctl(*command), EXIT_REFUSED, word)

@@ -1,5 +1,5 @@
-"""Many users of one daemon do whatever comes to their mind, at once. A job among theirs takes the very steps that it takes
-alone, nothing hangs, and in the end the daemon holds nothing of them."""
+"""Many users of one daemon do whatever comes to their mind, at once. A job among theirs takes the very steps that
+it takes alone, nothing hangs, and in the end the daemon holds nothing of them."""
 
 import random
 import threading
@@ -10,7 +10,7 @@ from harness import EXIT_DONE, EXIT_JOB_FAILED, EXIT_REFUSED, EXIT_UNREACHABLE, 
 
 SECONDS = 8
 USERS = count(6, 6, 4)
-STEPS = count(200, 100, 40)
+STEPS = count(100, 100, 40)
 
 
 class Chaos(harness.TestCase):

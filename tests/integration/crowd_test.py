@@ -10,7 +10,7 @@ from harness import count, wait_for
 
 CLIENTS = 64
 WATCHES = 1000
-STEPS = count(2000, 300, 60)
+STEPS = count(1000, 300, 60)
 
 # What 1,000 connections may leave behind in memory: the allocator's and gRPC's caches settle in the warm-up, a leak of
 # one connection (13 KiB of server alone) would be 13 MiB. The history of the job that goes on is counted apart.

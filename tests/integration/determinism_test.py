@@ -1,4 +1,5 @@
-"""The same job gives the same bits: again, under every strategy, in another daemon, with other threads, beside other jobs."""
+"""The same job gives the same bits: again, under every strategy, in another daemon, with other threads, beside
+other jobs."""
 
 import harness
 from harness import count, untimed

@@ -63,10 +63,10 @@ class Generate(harness.TestCase):
     def test_temperature_0_is_the_likeliest(self):
         daemon = self.daemon()
         self.finished(daemon)
-        texts = {daemon.ok("generate", "g", "--prompt", "the ", "--temperature", 0, "--seed", seed, "--max-tokens", 40).out
-                 for seed in range(3)}
+        the = ["generate", "g", "--prompt", "the ", "--max-tokens", 40]
+        texts = {daemon.ok(*the, "--temperature", 0, "--seed", seed).out for seed in range(3)}
         self.assertEqual(len(texts), 1, "the seed has no part in it")
-        self.assertEqual(daemon.ok("generate", "g", "--prompt", "the ", "--top-k", 1, "--max-tokens", 40).out, texts.pop())
+        self.assertEqual(daemon.ok(*the, "--top-k", 1).out, texts.pop())
         # Greedy tokens are at least as likely as any sampled one from the same prompt.
         best = self.tokens(daemon, "--prompt", "the ", "--temperature", 0, "--max-tokens", 1)[0]
         for seed in range(8):

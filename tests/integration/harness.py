@@ -238,7 +238,8 @@ class Daemon:
 
         def serves():
             if self.process.poll() is not None:
-                raise AssertionError("the daemon ended with status %d: %s" % (self.process.returncode, self.log[-4000:]))
+                raise AssertionError(
+                    "the daemon ended with status %d: %s" % (self.process.returncode, self.log[-4000:]))
             return self.answers()
 
         wait_for("a daemon that answers", serves)

@@ -127,7 +127,8 @@ class Life(harness.TestCase):
     def test_delete(self):
         daemon = self.daemon()
         made = daemon.submit("d", FOREVER)
-        self.assertRefused(daemon.ctl("delete", "d"), EXIT_REFUSED, "running" if daemon.job("d")["step"] else "", "cancel")
+        daemon.wait_step("d", 1)
+        self.assertRefused(daemon.ctl("delete", "d"), EXIT_REFUSED, "running", "cancel")
         daemon.ok("cancel", "d")
         daemon.ok("delete", "d")
         self.assertEqual(daemon.ok("--json", "jobs").lines, [])
@@ -194,8 +195,7 @@ class Life(harness.TestCase):
     def test_list_and_names(self):
         daemon = self.daemon()
         first = daemon.submit("alpha", 3)
-        unnamed = daemon.ok("--json", "submit", "--detach", "--model", "gpt-byte-1m", "--data", daemon.text, "--steps", 3,
-                            "--seq-len", 16, "--micro-batch", 1).json
+        unnamed = daemon.ok("--json", "submit", "--detach", *daemon.tiny("", 3)[2:]).json
         self.assertEqual(unnamed["name"], unnamed["id"])
         jobs = daemon.ok("--json", "jobs").lines
         self.assertEqual([job["id"] for job in jobs], [first["id"], unnamed["id"]], "the oldest first")

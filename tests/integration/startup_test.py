@@ -1,4 +1,5 @@
-"""What keeps a daemon from starting: each with a clear error on stderr, and status 2 for what the operator must correct."""
+"""What keeps a daemon from starting: each with a clear error on stderr, and status 2 for what the operator must
+correct in flags or file."""
 
 import os
 import shutil

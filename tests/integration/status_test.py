@@ -49,8 +49,8 @@ class Status(harness.TestCase):
                     daemon.ok("delete", "m")
 
     def test_model_state_follows_the_formulas(self):
-        """4 bytes each of parameters and gradients, 8 of optimizer state (fp32 trains on its parameters themselves), each
-        over its degree; padding is what plan says."""
+        """4 bytes each of parameters and gradients, 8 of optimizer state (fp32 trains on its parameters themselves),
+        each over its degree; padding is what plan says."""
         daemon = self.daemon(ranks=4)
         for strategy, degrees in (("ddp", (1, 1, 1)), ("zero1", (1, 1, 4)), ("zero2", (1, 4, 4)), ("zero3", (4, 4, 4))):
             with self.subTest(strategy=strategy):

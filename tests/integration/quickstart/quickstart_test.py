@@ -94,8 +94,8 @@ class Quickstart(harness.TestCase):
         for args, word in ((["--frobnicate"], "--frobnicate"), (["--steps", "0"], "0"), (["--ranks", "x"], "x")):
             with self.subTest(args=args):
                 done = subprocess.run([os.path.join(ROOT, "deploy/quickstart")] + args, env=self.env,
-                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                      check=False)
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                      text=True, check=False)
                 self.assertEqual(done.returncode, 2)
                 self.assertIn(word, done.stderr)
 
