@@ -78,7 +78,7 @@ class Crowd(harness.TestCase):
         daemon = self.daemon("--max-stream-buffer", "4K")
         daemon.submit("watched", count(1500, 200, 60))
         # Watches and never reads: its socket and its share of the daemon's buffer fill up.
-        sleeper = subprocess.Popen(
+        sleeper = harness.start(
             daemon.ctl_argv(["--json", "attach", "watched", "--from", "1"]), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.addCleanup(sleeper.stdout.close)

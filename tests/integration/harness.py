@@ -23,6 +23,8 @@ import xml.etree.ElementTree as ElementTree
 # "", "asan" or "tsan"; known before the test files count anything.
 SANITIZER = ([arg.split("=")[1] for arg in sys.argv if arg.startswith("--sanitizer=")] or [""])[-1]
 BINARIES = ""  # directory that every user may enter, with the programs
+STARTED = []  # every process, so that a test which is told to stop takes them along
+DIRECTORIES = []
 
 # What the sanitizers print when they find something.
 REPORTS = ("Sanitizer", "runtime error:", "detected memory leaks")
@@ -108,6 +110,36 @@ def run_as(uid=None, gid=None, groups=()):
     return {"user": uid, "group": uid if gid is None else gid, "extra_groups": list(groups)}
 
 
+def start(argv, **kwargs):
+    """subprocess.Popen, remembered."""
+    process = subprocess.Popen(argv, **kwargs)
+    STARTED.append(process)
+    return process
+
+
+def new_directory(prefix):
+    """A short path (sockets have no room for a long one) that every user can reach."""
+    DIRECTORIES.append(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+    return DIRECTORIES[-1]
+
+
+def abandon(number, _frame):
+    """SIGTERM, as when the time is up: no test ends in order any more, but nothing is left running."""
+    left = [process for process in STARTED if process.poll() is None]
+    for process in left:
+        process.terminate()
+    end = time.monotonic() + 8
+    for process in left:
+        try:
+            process.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for path in DIRECTORIES:
+        shutil.rmtree(path, ignore_errors=True)
+    os._exit(128 + number)
+
+
 class Client:
     """A program in the background whose output goes to files."""
 
@@ -115,7 +147,7 @@ class Client:
         self.out_path = tempfile.mkstemp(dir=directory, prefix="out-")[1]
         self.err_path = self.out_path + ".err"
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
-            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, **identity)
+            self.process = start(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, **identity)
 
     @property
     def out(self):
@@ -155,7 +187,7 @@ class Caller:
     """tests/integration/caller: calls of the service that shardctl does not offer, one line a call."""
 
     def __init__(self, daemon, identity):
-        self.process = subprocess.Popen(
+        self.process = start(
             [daemon.binary("caller"), daemon.socket],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, **identity)
 
@@ -197,7 +229,7 @@ class Daemon:
 
     def __init__(self, flags=(), ranks=2, threads=1, directory=None, identity=None, wrapper=(), config=None):
         self.owns_directory = directory is None
-        self.directory = directory or tempfile.mkdtemp(prefix="shd-it-", dir="/tmp")
+        self.directory = directory or new_directory("shd-it-")
         os.chmod(self.directory, 0o755)
         self.socket = os.path.join(self.directory, "shardd.sock")
         self.state = os.path.join(self.directory, "state")
@@ -229,7 +261,7 @@ class Daemon:
     def launch(self):
         """Starts the process and does not wait for it to serve."""
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
+            self.process = start(
                 self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self.identity)
         return self
 
@@ -555,7 +587,8 @@ def main():
     parser.add_argument("names", nargs="*", help="cases to run; default: all")
     args = parser.parse_args()
     # Other users must be able to execute them, wherever Bazel keeps its outputs.
-    BINARIES = tempfile.mkdtemp(prefix="shd-it-bin-", dir="/tmp")
+    BINARIES = new_directory("shd-it-bin-")
+    signal.signal(signal.SIGTERM, abandon)
     try:
         os.chmod(BINARIES, 0o755)
         for path in args.program:

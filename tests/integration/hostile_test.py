@@ -123,8 +123,8 @@ class Hostile(harness.BystanderCase):
                 "    s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); held.append(s)\n"
                 "print('ready', flush=True)\n"
                 "sys.stdin.read()\n")
-        child = subprocess.Popen(["python3", "-c", hold, self.d.socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 **harness.run_as(61002))
+        child = harness.start(["python3", "-c", hold, self.d.socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              **harness.run_as(61002))
         try:
             self.assertEqual(child.stdout.readline(), b"ready\n")
             wait_for("the user's share", self.refused)

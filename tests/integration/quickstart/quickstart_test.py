@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 
@@ -21,7 +20,7 @@ SECONDS = 180
 
 class Quickstart(harness.TestCase):
     def setUp(self):
-        self.tmp = tempfile.mkdtemp(prefix="shd-it-", dir="/tmp")
+        self.tmp = harness.new_directory("shd-it-")
         self.mark = "shardd-test-" + uuid.uuid4().hex
         self.env = dict(os.environ, SHARDD_BIN_DIR=harness.BINARIES, TMPDIR=self.tmp, SHARDD_TEST_MARK=self.mark)
 
@@ -43,8 +42,8 @@ class Quickstart(harness.TestCase):
         return found
 
     def test_trains_and_leaves_nothing(self):
-        child = subprocess.Popen([os.path.join(ROOT, "deploy/quickstart")], env=self.env, stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        child = harness.start([os.path.join(ROOT, "deploy/quickstart")], env=self.env, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         text, evaluations, began, reached = "", [], None, None
         with child.stdout:
             for raw in child.stdout:
@@ -77,8 +76,8 @@ class Quickstart(harness.TestCase):
     def test_interrupted(self):
         """Ctrl-C in the middle of the training: everything is taken down."""
         with open(os.path.join(self.tmp, "out"), "w+b") as out:
-            child = subprocess.Popen([os.path.join(ROOT, "deploy/quickstart")], env=self.env, stdin=subprocess.DEVNULL,
-                                     stdout=out, stderr=subprocess.STDOUT)
+            child = harness.start([os.path.join(ROOT, "deploy/quickstart")], env=self.env, stdin=subprocess.DEVNULL,
+                                  stdout=out, stderr=subprocess.STDOUT)
 
             def shown():
                 with open(out.name, "rb") as file:
