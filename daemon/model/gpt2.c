@@ -2,16 +2,17 @@
  * Names, shapes and layout ([in,out] projections) are those of Hugging Face's GPT2LMHeadModel.
  * Floor F3; pure.
  *
- * Units: 0 holds what is used at both ends (token table, which is also the head, positions, final
- * norm), then one per block. Segments: embedding, blocks, head. */
+ * Units: 0 holds the token table and the positions, then one per block. A tied head is the token
+ * table, so unit 0 holds the final norm too; else norm and head are the last unit. Segments:
+ * embedding, blocks, head. */
 #include <math.h>
 
 #include "daemon/model/model_internal.h"
 
-enum { ROOT_UNIT = 0 };
+enum { FIRST_UNIT = 0 };
 
 /* Order of the parameter table. */
-enum { WTE, WPE, LNF_W, LNF_B, ROOT_PARAMS };
+enum { WTE, WPE, LNF_W, LNF_B, FIRST_BLOCK };
 enum {
     LN1_W,
     LN1_B,
@@ -28,43 +29,38 @@ enum {
     BLOCK_PARAMS
 };
 
-static int check_size(const char *what, int64_t value, int64_t most, shd_error *err)
-{
-    if (value < 1 || value > most) {
-        return shd_fail(err, SHD_EINVAL, "model: %s is %lld; it must be 1 to %lld", what,
-                        (long long)value, (long long)most);
-    }
-    return 0;
-}
-
 static int gpt2_check(const shd_model_config *c, shd_error *err)
 {
-    SHD_TRY(check_size("n_layer", c->n_layer, 1024, err));
-    SHD_TRY(check_size("n_head", c->n_head, 1024, err));
-    SHD_TRY(check_size("d_model", c->d_model, 1 << 20, err));
-    SHD_TRY(check_size("context", c->context, 1 << 24, err));
-    SHD_TRY(check_size("vocab", c->vocab, 1 << 24, err));
+    if (c->n_kv_head != c->n_head) {
+        return shd_fail(err, SHD_EINVAL, "model: n_kv_head %lld: gpt2 has as many as n_head, %lld",
+                        (long long)c->n_kv_head, (long long)c->n_head);
+    }
     if (c->d_model % c->n_head != 0) {
         return shd_fail(err, SHD_EINVAL, "model: d_model %lld is not a multiple of n_head %lld",
                         (long long)c->d_model, (long long)c->n_head);
     }
-    if (!(c->norm_eps > 0.0f) || c->norm_eps > 1.0f) {
-        return shd_fail(err, SHD_EINVAL, "model: norm_eps %g must be above 0 and at most 1",
-                        (double)c->norm_eps);
+    if (c->head_dim * c->n_head != c->d_model) {
+        return shd_fail(err, SHD_EINVAL, "model: head_dim %lld: gpt2 has d_model / n_head, %lld",
+                        (long long)c->head_dim, (long long)(c->d_model / c->n_head));
+    }
+    if (c->activation == SHD_ACT_SILU) {
+        return shd_fail(err, SHD_EINVAL, "model: gpt2 has no activation silu; use gelu");
     }
     return 0;
 }
 
 static void gpt2_build(shd_model *m)
 {
-    const int64_t C = m->config.d_model, L = m->config.n_layer;
-    const float std = 0.02f;
+    const shd_model_config *c = &m->config;
+    const int64_t C = c->d_model, L = c->n_layer, F = c->d_ff;
+    const uint32_t last = c->tied ? FIRST_UNIT : (uint32_t)L + 1;
+    const float std = c->init_range;
     /* Projections back into the residual stream start smaller (GPT-2 paper, §2.3). */
-    const float std_residual = (float)(0.02 / sqrt(2.0 * (double)L));
-    shd_model_add_param(m, ROOT_UNIT, m->config.vocab, C, 0, std, "transformer.wte.weight");
-    shd_model_add_param(m, ROOT_UNIT, m->config.context, C, 0, std, "transformer.wpe.weight");
-    shd_model_add_param(m, ROOT_UNIT, C, 0, 1, 0, "transformer.ln_f.weight");
-    shd_model_add_param(m, ROOT_UNIT, C, 0, 0, 0, "transformer.ln_f.bias");
+    const float std_residual = (float)((double)std / sqrt(2.0 * (double)L));
+    shd_model_add_param(m, FIRST_UNIT, c->vocab, C, 0, std, "transformer.wte.weight");
+    shd_model_add_param(m, FIRST_UNIT, c->context, C, 0, std, "transformer.wpe.weight");
+    shd_model_add_param(m, last, C, 0, 1, 0, "transformer.ln_f.weight");
+    shd_model_add_param(m, last, C, 0, 0, 0, "transformer.ln_f.bias");
     for (int64_t i = 0; i < L; i++) {
         const uint32_t u = (uint32_t)i + 1;
         const int n = (int)i;
@@ -76,21 +72,22 @@ static void gpt2_build(shd_model *m)
         shd_model_add_param(m, u, C, 0, 0, 0, "transformer.h.%d.attn.c_proj.bias", n);
         shd_model_add_param(m, u, C, 0, 1, 0, "transformer.h.%d.ln_2.weight", n);
         shd_model_add_param(m, u, C, 0, 0, 0, "transformer.h.%d.ln_2.bias", n);
-        shd_model_add_param(m, u, C, 4 * C, 0, std, "transformer.h.%d.mlp.c_fc.weight", n);
-        shd_model_add_param(m, u, 4 * C, 0, 0, 0, "transformer.h.%d.mlp.c_fc.bias", n);
-        shd_model_add_param(m, u, 4 * C, C, 0, std_residual, "transformer.h.%d.mlp.c_proj.weight",
-                            n);
+        shd_model_add_param(m, u, C, F, 0, std, "transformer.h.%d.mlp.c_fc.weight", n);
+        shd_model_add_param(m, u, F, 0, 0, 0, "transformer.h.%d.mlp.c_fc.bias", n);
+        shd_model_add_param(m, u, F, C, 0, std_residual, "transformer.h.%d.mlp.c_proj.weight", n);
         shd_model_add_param(m, u, C, 0, 0, 0, "transformer.h.%d.mlp.c_proj.bias", n);
     }
-    m->n_units = (uint32_t)L + 1;
+    if (!c->tied) {
+        shd_model_add_param(m, last, c->vocab, C, 0, std, "lm_head.weight");
+    }
+    m->n_units = (uint32_t)L + (c->tied ? 1 : 2);
     m->n_segments = (uint32_t)L + 2;
 }
 
 static uint32_t gpt2_segment_units(const shd_model *m, uint32_t segment, uint32_t units[2],
                                    int *backward_needs_params)
 {
-    const uint32_t head = m->n_segments - 1;
-    units[0] = segment == 0 || segment == head ? ROOT_UNIT : segment;
+    units[0] = segment == m->n_segments - 1 && m->config.tied ? FIRST_UNIT : segment;
     *backward_needs_params = segment != 0;
     return 1;
 }
@@ -118,7 +115,7 @@ static shd_tensor *block(const shd_model *m, shd_tape *tape, shd_tensor *const *
     return out;
 }
 
-/* The head is the token table: logits = ln_f(x) · wteᵀ. */
+/* logits = ln_f(x) · wᵀ, w the token table when tied. */
 static shd_tensor *head(const shd_model *m, shd_tape *tape, shd_tensor *const *p,
                         const shd_model_input *in, shd_tensor *x)
 {
@@ -129,11 +126,12 @@ static shd_tensor *head(const shd_model *m, shd_tape *tape, shd_tensor *const *p
     }
     shd_tensor *h = shd_tape_layernorm(tape, x, p[LNF_W], p[LNF_B], m->config.norm_eps);
     shd_tape_drop(tape, x);
+    shd_tensor *w = p[m->config.tied ? WTE : m->n_params - 1];
     shd_tensor *logits = NULL;
     if (in->targets == NULL) {
-        logits = shd_tape_linear(tape, h, p[WTE], NULL, NULL, 0);
+        logits = shd_tape_linear(tape, h, w, NULL, NULL, 0);
     } else {
-        shd_tape_cross_entropy(tape, h, p[WTE], in->targets, in->losses);
+        shd_tape_cross_entropy(tape, h, w, in->targets, in->losses);
     }
     shd_tape_drop(tape, h);
     return logits;
@@ -148,7 +146,7 @@ static void gpt2_forward(const shd_model *m, uint32_t segment, shd_tape *tape,
     } else if (segment == m->n_segments - 1) {
         *x = head(m, tape, params, in, *x);
     } else {
-        *x = block(m, tape, params + ROOT_PARAMS + (segment - 1) * BLOCK_PARAMS, in, *x);
+        *x = block(m, tape, params + FIRST_BLOCK + (segment - 1) * BLOCK_PARAMS, in, *x);
     }
 }
 

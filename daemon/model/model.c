@@ -13,15 +13,57 @@ static const shd_arch_ops *const archs[] = {[SHD_ARCH_GPT2] = &shd_arch_gpt2};
 
 static const struct {
     const char *name;
-    shd_model_config config;
+    int64_t n_layer, n_head, d_model, context, vocab;
 } presets[] = {
-    {"gpt-byte-1m", {SHD_ARCH_GPT2, 4, 4, 128, 256, 256, 1e-5f}},
-    {"gpt-byte-10m", {SHD_ARCH_GPT2, 6, 6, 384, 256, 256, 1e-5f}},
-    {"gpt2", {SHD_ARCH_GPT2, 12, 12, 768, 1024, 50257, 1e-5f}},
-    {"gpt2-medium", {SHD_ARCH_GPT2, 24, 16, 1024, 1024, 50257, 1e-5f}},
-    {"gpt2-large", {SHD_ARCH_GPT2, 36, 20, 1280, 1024, 50257, 1e-5f}},
-    {"gpt2-xl", {SHD_ARCH_GPT2, 48, 25, 1600, 1024, 50257, 1e-5f}},
+    {"gpt-byte-1m", 4, 4, 128, 256, 256},      {"gpt-byte-10m", 6, 6, 384, 256, 256},
+    {"gpt2", 12, 12, 768, 1024, 50257},        {"gpt2-medium", 24, 16, 1024, 1024, 50257},
+    {"gpt2-large", 36, 20, 1280, 1024, 50257}, {"gpt2-xl", 48, 25, 1600, 1024, 50257},
 };
+
+shd_model_config shd_model_config_gpt2(int64_t n_layer, int64_t n_head, int64_t d_model,
+                                       int64_t context, int64_t vocab)
+{
+    return (shd_model_config){
+        .arch = SHD_ARCH_GPT2,
+        .n_layer = n_layer,
+        .n_head = n_head,
+        .n_kv_head = n_head,
+        .head_dim = n_head > 0 ? d_model / n_head : 0,
+        .d_model = d_model,
+        .d_ff = 4 * d_model,
+        .context = context,
+        .vocab = vocab,
+        .norm_eps = 1e-5f,
+        .init_range = 0.02f,
+        .tied = 1,
+        .activation = SHD_ACT_GELU_TANH,
+        .scale_attn = 1,
+        .qkv_bias = 1,
+        .o_bias = 1,
+        .mlp_bias = 1,
+    };
+}
+
+shd_model_config shd_model_config_llama(int64_t n_layer, int64_t n_head, int64_t d_model,
+                                        int64_t d_ff, int64_t context, int64_t vocab)
+{
+    return (shd_model_config){
+        .arch = SHD_ARCH_LLAMA,
+        .n_layer = n_layer,
+        .n_head = n_head,
+        .n_kv_head = n_head,
+        .head_dim = n_head > 0 ? d_model / n_head : 0,
+        .d_model = d_model,
+        .d_ff = d_ff,
+        .context = context,
+        .vocab = vocab,
+        .norm_eps = 1e-5f,
+        .init_range = 0.02f,
+        .activation = SHD_ACT_SILU,
+        .scale_attn = 1,
+        .rope = {.kind = SHD_ROPE_DEFAULT, .theta = 10000.0, .factor = 1.0},
+    };
+}
 
 const char *shd_model_presets(void)
 {
@@ -32,7 +74,8 @@ int shd_model_preset(const char *name, shd_model_config *out, shd_error *err)
 {
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++) {
         if (strcmp(presets[i].name, name) == 0) {
-            *out = presets[i].config;
+            *out = shd_model_config_gpt2(presets[i].n_layer, presets[i].n_head, presets[i].d_model,
+                                         presets[i].context, presets[i].vocab);
             return 0;
         }
     }
@@ -40,9 +83,45 @@ int shd_model_preset(const char *name, shd_model_config *out, shd_error *err)
                     shd_model_presets());
 }
 
+const char *shd_arch_name(shd_arch arch)
+{
+    static const char *const names[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+    return names[arch];
+}
+
+static int check_size(const char *what, int64_t value, int64_t most, shd_error *err)
+{
+    if (value < 1 || value > most) {
+        return shd_fail(err, SHD_EINVAL, "model: %s is %lld; it must be 1 to %lld", what,
+                        (long long)value, (long long)most);
+    }
+    return 0;
+}
+
+static int check(const shd_model_config *c, shd_error *err)
+{
+    SHD_TRY(check_size("n_layer", c->n_layer, SHD_MODEL_MAX_LAYERS, err));
+    SHD_TRY(check_size("n_head", c->n_head, 1024, err));
+    SHD_TRY(check_size("n_kv_head", c->n_kv_head, 1024, err));
+    SHD_TRY(check_size("d_model", c->d_model, 1 << 20, err));
+    SHD_TRY(check_size("context", c->context, 1 << 24, err));
+    SHD_TRY(check_size("vocab", c->vocab, 1 << 24, err));
+    SHD_TRY(check_size("d_ff", c->d_ff, 1 << 22, err));
+    if (!(c->norm_eps > 0.0f) || c->norm_eps > 1.0f) {
+        return shd_fail(err, SHD_EINVAL, "model: norm_eps %g must be above 0 and at most 1",
+                        (double)c->norm_eps);
+    }
+    if (!(c->init_range >= 0.0f) || c->init_range > 1.0f) {
+        return shd_fail(err, SHD_EINVAL, "model: init_range %g must be 0 to 1",
+                        (double)c->init_range);
+    }
+    return 0;
+}
+
 int shd_model_create(const shd_model_config *config, shd_model **out, shd_error *err)
 {
     const shd_arch_ops *ops = archs[config->arch];
+    SHD_TRY(check(config, err));
     SHD_TRY(ops->check(config, err));
     shd_model *model = shd_calloc(1, sizeof *model);
     model->config = *config;
@@ -105,6 +184,11 @@ const shd_param_info *shd_model_param(const shd_model *model, uint32_t i)
 int64_t shd_param_numel(const shd_param_info *info)
 {
     return info->ndim == 2 ? info->shape[0] * info->shape[1] : info->shape[0];
+}
+
+int64_t shd_model_kv_width(const shd_model *model)
+{
+    return model->config.n_kv_head * model->config.head_dim;
 }
 
 uint32_t shd_model_segment_units(const shd_model *model, uint32_t segment, uint32_t units[2],

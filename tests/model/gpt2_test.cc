@@ -85,7 +85,7 @@ TEST(Presets, AnUnknownOneIsNamedWithTheChoices)
     }
 }
 
-const shd_model_config kOdd = {SHD_ARCH_GPT2, 3, 5, 35, 19, 97, 1e-5f};
+const shd_model_config kOdd = shd_model_config_gpt2(3, 5, 35, 19, 97);
 
 TEST(Parameters, AreThoseOfHuggingFaceCheckpoints)
 {

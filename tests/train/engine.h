@@ -25,7 +25,7 @@ inline shd_spec SmallSpec(const std::string &strategy, uint32_t world)
 {
     shd_spec spec = {};
     snprintf(spec.name, sizeof spec.name, "test");
-    spec.model = {SHD_ARCH_GPT2, 2, 2, 24, 19, 97, 1e-5f};
+    spec.model = shd_model_config_gpt2(2, 2, 24, 19, 97);
     shd_error err = {};
     EXPECT_EQ(0, shd_strategy_make(strategy.c_str(), nullptr, 0, world, &spec.strategy, &err))
         << err.message;

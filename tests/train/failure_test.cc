@@ -120,7 +120,7 @@ shd_plan Plan(const shd_spec &spec)
 shd_spec LargerSpec(const char *strategy, uint32_t world)
 {
     shd_spec spec = shd::SmallSpec(strategy, world);
-    spec.model = {SHD_ARCH_GPT2, 3, 4, 128, 64, 2000, 1e-5f};
+    spec.model = shd_model_config_gpt2(3, 4, 128, 64, 2000);
     spec.seq_len = 64;
     return spec;
 }
@@ -395,7 +395,7 @@ TEST(SharedRanks, JobsHaveNoInfluenceOnEachOthersBits)
     const shd_spec spec_a = shd::SmallSpec("zero3", 3);
     shd_spec spec_b = shd::SmallSpec("zero1", 2);
     spec_b.seed = 99;
-    spec_b.model = {SHD_ARCH_GPT2, 1, 3, 36, 17, 61, 1e-5f};
+    spec_b.model = shd_model_config_gpt2(1, 3, 36, 17, 61);
     std::vector<Batch> batches_a, batches_b;
     for (uint32_t i = 0; i < 8; i++) {
         batches_a.push_back(Batch::Random(6 + i % 2, 17, i));

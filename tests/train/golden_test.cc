@@ -24,13 +24,10 @@ class Golden : public testing::TestWithParam<Case>
     {
         const Case c = GetParam();
         spec_ = shd::SmallSpec(c.strategy, c.world);
-        spec_.model = {SHD_ARCH_GPT2,
-                       file_.integer("n_layer"),
-                       file_.integer("n_head"),
-                       file_.integer("n_embd"),
-                       file_.integer("n_positions"),
-                       file_.integer("vocab"),
-                       static_cast<float>(file_.number("layer_norm_eps"))};
+        spec_.model = shd_model_config_gpt2(file_.integer("n_layer"), file_.integer("n_head"),
+                                            file_.integer("n_embd"), file_.integer("n_positions"),
+                                            file_.integer("vocab"));
+        spec_.model.norm_eps = static_cast<float>(file_.number("layer_norm_eps"));
         batch_ = static_cast<uint32_t>(file_.integer("batch"));
         length_ = static_cast<uint32_t>(file_.integer("length"));
         spec_.micro_batch = c.micro_batch;

@@ -17,7 +17,7 @@ shd_spec SpecOf(const Case &c)
 {
     shd_spec spec = shd::SmallSpec(c.strategy, c.world);
     if (c.model == 1) {
-        spec.model = {SHD_ARCH_GPT2, 3, 5, 40, 37, 61, 1e-5f};
+        spec.model = shd_model_config_gpt2(3, 5, 40, 37, 61);
         spec.seq_len = 37;
         spec.micro_batch = 3;
         spec.accumulation = 2;

@@ -58,7 +58,7 @@ TEST(Plan, OfTheLargestBatchIsMadeAtOnce)
     shd_spec spec = SpecOf("zero3", 1, 1 << 20);
     spec.micro_batch = 1;
     spec.global_batch = 1 << 20;
-    spec.model = {SHD_ARCH_GPT2, 48, 25, 1600, 1024, 50257, 1e-5f};
+    spec.model = shd_model_config_gpt2(48, 25, 1600, 1024, 50257);
     spec.seq_len = 1024;
     const auto before = std::chrono::steady_clock::now();
     shd_plan plan;
@@ -76,7 +76,7 @@ TEST(Plan, OfTheLargestMicroBatchTakesNoMemory)
 #else
     shd_spec spec = SpecOf("zero3", 1, 1);
     spec.micro_batch = spec.global_batch = 1 << 20;
-    spec.model = {SHD_ARCH_GPT2, 2, 2, 24, 1024, 50257, 1e-5f};
+    spec.model = shd_model_config_gpt2(2, 2, 24, 1024, 50257);
     spec.seq_len = 1024;
     struct rlimit kept, tight;
     ASSERT_EQ(0, getrlimit(RLIMIT_AS, &kept));
