@@ -84,13 +84,6 @@ typedef struct shd_param_info {
     float init_std;
 } shd_param_info;
 
-/* Keys and values of the tokens so far, for generation; in the compute dtype. */
-typedef struct shd_kv_cache {
-    void *const *k, *const *v; /* [n_layer] of device memory [capacity, shd_model_kv_width] */
-    int64_t capacity;
-    int64_t length; /* tokens held before this pass, which appends its own; the caller adds them */
-} shd_kv_cache;
-
 /* Which random numbers dropout takes; see shd_dropout. Off: p = 0. */
 typedef struct shd_model_dropout {
     float p;
@@ -106,7 +99,9 @@ typedef struct shd_model_input {
     float *losses; /* [sequences * tokens] */
     int64_t sequences, tokens;
     shd_model_dropout dropout;
-    const shd_kv_cache *cache; /* host struct; NULL: none. With one: 1 sequence, no targets */
+    /* [n_layer] keys and values of the tokens so far, for generation: 1 sequence, no targets, and
+     * the tokens follow those held; shd_model_kv_width elements a token. NULL: none. */
+    const struct shd_kv_cache *cache;
 } shd_model_input;
 
 typedef struct shd_model shd_model;
