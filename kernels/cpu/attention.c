@@ -1,68 +1,18 @@
 /* Causal self-attention by blocks of query rows (Dao 2023, "FlashAttention-2", with all keys of a
- * block at once): a thread holds the scores of one block, BLOCK × T, of one head. What lies above
- * the diagonal is left out, to the width of a vector. Backward computes the scores of a block again
- * from lse:
+ * block at once): a thread holds one block of scores, BLOCK × T, for one head. Blocks above the
+ * diagonal are never computed. Products are the BLAS library's: own tiles in cache were measured
+ * and won nothing on a whole step. Backward computes the scores of a block again from lse:
  *   P = exp(scale·QKᵀ - lse), dV += Pᵀ dO, dP = dO Vᵀ, dS = scale·P∘(dP - rowsum(dO∘O)),
  *   dQ = dS K, dK += dSᵀ Q. */
 #include "daemon/base/pool.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops_decl.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/tile.h"
+#include "kernels/cpu/simd.h"
 
 #include <math.h>
 
-#define BLOCK 32 /* query rows; a multiple of TILE_ROWS */
-
-/* A head's operands as the tiles want them, in the scratch of one thread. Dp is D rounded up to
- * whole vectors; t_stride is T rounded up and a cache line more, so that rows do not all fall on
- * the same cache sets. */
-typedef struct scratch {
-    float *k_t;         /* [D,t_stride] keys, transposed */
-    float *v_t;         /* [D,t_stride] values, transposed (backward) */
-    float *k;           /* [T,Dp] (backward) */
-    float *v;           /* [T,Dp] (forward) */
-    float *dk, *dv;     /* [T,Dp] sums (backward) */
-    float *q, *dout;    /* [BLOCK,Dp] (backward) */
-    float *scores;      /* [BLOCK,t_stride] */
-    float *score_grads; /* [BLOCK,t_stride] (backward) */
-    float *rows;        /* [TILE_ROWS,Dp] results on their way out */
-    int64_t dp, t_stride;
-} scratch;
-
-/* Hands out memory behind `base`; with a NULL base it only counts. */
-typedef struct cutter {
-    float *base;
-    int64_t used;
-} cutter;
-
-static float *take(cutter *c, int64_t rows, int64_t width)
-{
-    float *p = c->base != NULL ? c->base + c->used : NULL;
-    c->used += rows * width;
-    return p;
-}
-
-/* Lays the scratch out and returns its length in floats. */
-static int64_t lay_out(scratch *w, const shd_attn_shape *s, int backward, float *base)
-{
-    cutter c = {base, 0};
-    *w = (scratch){.dp = tile_pad(s->D), .t_stride = tile_pad(s->T) + 16};
-    w->k_t = take(&c, s->D, w->t_stride);
-    w->scores = take(&c, BLOCK, w->t_stride);
-    w->rows = take(&c, TILE_ROWS, w->dp);
-    if (!backward) {
-        w->v = take(&c, s->T, w->dp);
-    } else {
-        w->v_t = take(&c, s->D, w->t_stride);
-        w->k = take(&c, s->T, w->dp);
-        w->dk = take(&c, s->T, w->dp);
-        w->dv = take(&c, s->T, w->dp);
-        w->q = take(&c, BLOCK, w->dp);
-        w->dout = take(&c, BLOCK, w->dp);
-        w->score_grads = take(&c, BLOCK, w->t_stride);
-    }
-    return (c.used + 63) / 64 * 64;
-}
+#define BLOCK 64 /* query rows */
 
 typedef struct attn_args {
     const shd_attn_shape *s;
@@ -71,13 +21,24 @@ typedef struct attn_args {
     const float *dout, *fwd_out, *fwd_lse;
     const float *q, *k, *v;
     float *ws;
-    int64_t ws_thread; /* floats of one thread */
+    int64_t ws_thread; /* floats of scratch of one thread */
 } attn_args;
+
+/* Scratch of one thread: one block of scores, in backward also one of their gradients. Row length
+ * is a whole number of cache lines plus one, so that rows do not fall on the same cache sets. */
+static int64_t score_stride(const shd_attn_shape *s)
+{
+    return (s->T + 15) / 16 * 16 + 16;
+}
+
+static int64_t block_rows(const shd_attn_shape *s)
+{
+    return s->T < BLOCK ? s->T : BLOCK;
+}
 
 static int64_t thread_floats(const shd_attn_shape *s, int backward)
 {
-    scratch w;
-    return lay_out(&w, s, backward, NULL);
+    return block_rows(s) * score_stride(s) * (backward ? 2 : 1);
 }
 
 size_t SHD_FN(attention_ws)(const shd_opctx *ctx, const shd_attn_shape *shape, int backward)
@@ -85,37 +46,8 @@ size_t SHD_FN(attention_ws)(const shd_opctx *ctx, const shd_attn_shape *shape, i
     return (size_t)(thread_floats(shape, backward) * shd_pool_nthreads(ctx->pool)) * sizeof(float);
 }
 
-static int64_t at_most(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static void copy_rows(float *to, int64_t ldt, const float *from, int64_t ldf, int64_t rows,
-                      int64_t n)
-{
-    for (int64_t i = 0; i < rows; i++) {
-        tile_copy_row(to + i * ldt, from + i * ldf, n);
-    }
-}
-
-/* to[i, :] = from[i, :] · factor (n floats); factors may be NULL. */
-static void put_rows(float *to, int64_t ldt, const float *from, int64_t ldf, int64_t rows,
-                     int64_t n, const float *factors)
-{
-    for (int64_t i = 0; i < rows; i++) {
-        const vf factor = v_set1(factors != NULL ? factors[i] : 1.0f);
-        int64_t j = 0;
-        for (; j + VL <= n; j += VL) {
-            v_store(to + i * ldt + j, v_load(from + i * ldf + j) * factor);
-        }
-        if (j < n) {
-            v_store_n(to + i * ldt + j, v_load(from + i * ldf + j) * factor, n - j);
-        }
-    }
-}
-
-/* The first n scores of a row become e^(score - largest), those up to `width` (a whole number of
- * vectors) 0; returns the sum and gives the largest. */
+/* Row of `n` scores becomes e^(score - largest), zeros up to `width`; returns the sum and gives the
+ * largest. */
 static float softmax_row(float *p, int64_t n, int64_t width, float *largest)
 {
     const int64_t full = n / VL * VL, tail = n - full;
@@ -123,7 +55,7 @@ static float softmax_row(float *p, int64_t n, int64_t width, float *largest)
     for (int64_t i = 0; i < full; i += VL) {
         top = v_max(top, v_load(p + i));
     }
-    float m = full != 0 ? v_largest(top) : p[0];
+    float m = v_largest(top);
     for (int64_t i = full; i < n; i++) {
         m = p[i] > m ? p[i] : m;
     }
@@ -134,44 +66,50 @@ static float softmax_row(float *p, int64_t n, int64_t width, float *largest)
         v_store(p + i, e);
         sum += e;
     }
+    float tail_sum = 0.0f;
     if (tail != 0) {
-        v_store(p + full, v_exp(v_load(p + full) - vm));
+        float e[VL];
+        v_store(e, v_exp(v_load_n(p + full, tail) - vm));
+        for (int64_t i = 0; i < tail; i++) {
+            p[full + i] = e[i];
+            tail_sum += e[i];
+        }
     }
     memset(p + n, 0, (size_t)(width - n) * sizeof(float));
-    if (tail != 0) {
-        sum += v_load(p + full);
-    }
     *largest = m;
-    return v_sum(sum);
+    return v_sum(sum) + tail_sum;
 }
 
-static void forward_head(const attn_args *t, int64_t b, int64_t h, float *base)
+static void forward_head(const attn_args *t, int64_t b, int64_t h, float *scores)
 {
     const shd_attn_shape *s = t->s;
-    const int64_t D = s->D, kv = h / (s->H / s->KVH);
-    const int64_t kv_at = b * s->T * s->kv_stride + kv * D;
-    scratch w;
-    lay_out(&w, s, 0, base);
-    tile_transpose(w.k_t, w.t_stride, t->k + kv_at, s->kv_stride, s->T, D);
-    copy_rows(w.v, w.dp, t->v + kv_at, s->kv_stride, s->T, D);
-    for (int64_t q0 = 0; q0 < s->T; q0 += TILE_ROWS) {
-        const int64_t rows = at_most(TILE_ROWS, s->T - q0), keys = q0 + rows;
-        const int64_t token = b * s->T + q0;
-        float inverse[TILE_ROWS];
-        tile_product(rows, keys, s->scale, t->q + token * s->q_stride + h * D, s->q_stride, 1,
-                     w.k_t, w.t_stride, 0, D, w.scores, w.t_stride, 0);
+    const int64_t kv = h / (s->H / s->KVH), stride = score_stride(s), D = s->D;
+    const float *k = t->k + b * s->T * s->kv_stride + kv * D;
+    const float *v = t->v + b * s->T * s->kv_stride + kv * D;
+    for (int64_t q0 = 0; q0 < s->T; q0 += BLOCK) {
+        const int64_t rows = s->T - q0 < BLOCK ? s->T - q0 : BLOCK;
+        const int64_t keys = q0 + rows, token = b * s->T + q0;
+        const float *q = t->q + token * s->q_stride + h * D;
+        float *out = t->out + token * s->out_stride + h * D;
+        shd_cpu_gemm(0, 1, rows, keys, D, s->scale, q, s->q_stride, k, s->kv_stride, 0.0f, scores,
+                     stride);
+        float inverse[BLOCK];
         for (int64_t i = 0; i < rows; i++) {
             float largest;
-            const float sum =
-                softmax_row(w.scores + i * w.t_stride, q0 + i + 1, tile_pad(keys), &largest);
+            const float sum = softmax_row(scores + i * stride, q0 + i + 1, keys, &largest);
             inverse[i] = 1.0f / sum;
             if (t->lse != NULL) {
                 t->lse[(b * s->H + h) * s->T + q0 + i] = largest + logf(sum);
             }
         }
-        tile_product(rows, D, 1.0f, w.scores, w.t_stride, 1, w.v, w.dp, 0, keys, w.rows, w.dp, 0);
-        put_rows(t->out + token * s->out_stride + h * D, s->out_stride, w.rows, w.dp, rows, D,
-                 inverse);
+        shd_cpu_gemm(0, 0, rows, D, keys, 1.0f, scores, stride, v, s->kv_stride, 0.0f, out,
+                     s->out_stride);
+        for (int64_t i = 0; i < rows; i++) {
+            float *row = out + i * s->out_stride;
+            for (int64_t d = 0; d < D; d++) {
+                row[d] *= inverse[i];
+            }
+        }
     }
 }
 
@@ -202,12 +140,15 @@ void SHD_FN(attention_forward)(const shd_opctx *ctx, float *out, float *lse, con
 
 /* ---- backward ---- */
 
-/* The first n scores of a row become e^(score - lse), those up to `width` 0. */
 static void probabilities(float *p, int64_t n, int64_t width, float lse)
 {
+    const int64_t full = n / VL * VL, tail = n - full;
     const vf l = v_set1(lse);
-    for (int64_t i = 0; i < n; i += VL) {
+    for (int64_t i = 0; i < full; i += VL) {
         v_store(p + i, v_exp(v_load(p + i) - l));
+    }
+    if (tail != 0) {
+        v_store_n(p + full, v_exp(v_load_n(p + full, tail) - l), tail);
     }
     memset(p + n, 0, (size_t)(width - n) * sizeof(float));
 }
@@ -225,86 +166,72 @@ static float dot(const float *a, const float *b, int64_t n)
     return v_sum(sum);
 }
 
-/* dp becomes scale · p · (dp - delta); p is 0 where there is no score. */
+/* dp becomes scale · p · (dp - delta); p is 0 beyond the diagonal. */
 static void score_gradients(float *dp, const float *p, int64_t width, float delta, float scale)
 {
     const vf d = v_set1(delta), c = v_set1(scale);
-    for (int64_t i = 0; i < width; i += VL) {
+    int64_t i = 0;
+    for (; i + VL <= width; i += VL) {
         v_store(dp + i, v_load(p + i) * (v_load(dp + i) - d) * c);
     }
+    if (i < width) {
+        const vf x = v_load_n(p + i, width - i) * (v_load_n(dp + i, width - i) - d) * c;
+        v_store_n(dp + i, x, width - i);
+    }
 }
 
-/* Scores and their gradients of query rows [q0, q0 + rows), tile by tile, and dq from them. */
-static void query_rows(const attn_args *t, const scratch *w, int64_t b, int64_t h, int64_t q0,
-                       int64_t rows)
+/* Adds the part of query rows [q0, q0 + rows) of head h; `first` says that dk and dv hold nothing
+ * yet. */
+static void backward_block(const attn_args *t, int64_t b, int64_t h, int64_t q0, int64_t rows,
+                           int first, float *p)
 {
     const shd_attn_shape *s = t->s;
-    const int64_t D = s->D, stride = w->t_stride;
-    const float *lse = t->fwd_lse + (b * s->H + h) * s->T;
-    for (int64_t i0 = 0; i0 < rows; i0 += TILE_ROWS) {
-        const int64_t n = at_most(TILE_ROWS, rows - i0), keys = q0 + i0 + n;
-        const int64_t width = tile_pad(keys), token = b * s->T + q0 + i0;
-        const float *out = t->fwd_out + token * s->out_stride + h * D;
-        float *p = w->scores + i0 * stride, *dp = w->score_grads + i0 * stride;
-        const float *dout = w->dout + i0 * w->dp;
-        tile_product(n, keys, s->scale, w->q + i0 * w->dp, w->dp, 1, w->k_t, w->t_stride, 0, D, p,
-                     stride, 0);
-        tile_product(n, keys, 1.0f, dout, w->dp, 1, w->v_t, w->t_stride, 0, D, dp, stride, 0);
-        for (int64_t i = 0; i < n; i++) {
-            probabilities(p + i * stride, q0 + i0 + i + 1, width, lse[q0 + i0 + i]);
-            const float delta = dot(dout + i * w->dp, out + i * s->out_stride, D);
-            score_gradients(dp + i * stride, p + i * stride, width, delta, s->scale);
-        }
-        tile_product(n, D, 1.0f, dp, stride, 1, w->k, w->dp, 0, keys, w->rows, w->dp, 0);
-        put_rows(t->dq + token * s->q_stride + h * D, s->q_stride, w->rows, w->dp, n, D, NULL);
-    }
-}
+    const int64_t kv = h / (s->H / s->KVH), stride = score_stride(s), D = s->D;
+    const int64_t keys = q0 + rows, token = b * s->T + q0;
+    const int64_t kv_at = b * s->T * s->kv_stride + kv * D;
+    const int64_t q_at = token * s->q_stride + h * D, out_at = token * s->out_stride + h * D;
+    const float *q = t->q + q_at, *dout = t->dout + out_at, *out = t->fwd_out + out_at;
+    const float *lse = t->fwd_lse + (b * s->H + h) * s->T + q0;
+    float *dp = p + block_rows(s) * stride;
+    const float keep = first ? 0.0f : 1.0f;
 
-/* Adds what query rows [q0, q0 + rows) give to dk and dv; a key gets nothing from earlier rows. */
-static void key_rows(const attn_args *t, const scratch *w, int64_t q0, int64_t rows)
-{
-    const int64_t D = t->s->D, keys = q0 + rows;
-    for (int64_t j = 0; j < keys; j += TILE_ROWS) {
-        const int64_t n = at_most(TILE_ROWS, keys - j), first = j > q0 ? j - q0 : 0;
-        tile_product(n, D, 1.0f, w->scores + j, 1, w->t_stride, w->dout, w->dp, first, rows,
-                     w->dv + j * w->dp, w->dp, 1);
-        tile_product(n, D, 1.0f, w->score_grads + j, 1, w->t_stride, w->q, w->dp, first, rows,
-                     w->dk + j * w->dp, w->dp, 1);
+    shd_cpu_gemm(0, 1, rows, keys, D, s->scale, q, s->q_stride, t->k + kv_at, s->kv_stride, 0.0f, p,
+                 stride);
+    for (int64_t i = 0; i < rows; i++) {
+        probabilities(p + i * stride, q0 + i + 1, keys, lse[i]);
     }
+    shd_cpu_gemm(1, 0, keys, D, rows, 1.0f, p, stride, dout, s->out_stride, keep, t->dv + kv_at,
+                 s->kv_stride);
+    shd_cpu_gemm(0, 1, rows, keys, D, 1.0f, dout, s->out_stride, t->v + kv_at, s->kv_stride, 0.0f,
+                 dp, stride);
+    for (int64_t i = 0; i < rows; i++) {
+        const float delta = dot(dout + i * s->out_stride, out + i * s->out_stride, D);
+        score_gradients(dp + i * stride, p + i * stride, keys, delta, s->scale);
+    }
+    shd_cpu_gemm(0, 0, rows, D, keys, 1.0f, dp, stride, t->k + kv_at, s->kv_stride, 0.0f,
+                 t->dq + q_at, s->q_stride);
+    shd_cpu_gemm(1, 0, keys, D, rows, 1.0f, dp, stride, q, s->q_stride, keep, t->dk + kv_at,
+                 s->kv_stride);
 }
 
 /* A key head with all query heads that read it: nobody else writes its dk and dv. */
-static void backward_key_head(const attn_args *t, int64_t b, int64_t kv, float *base)
-{
-    const shd_attn_shape *s = t->s;
-    const int64_t D = s->D, group = s->H / s->KVH;
-    const int64_t kv_at = b * s->T * s->kv_stride + kv * D;
-    scratch w;
-    lay_out(&w, s, 1, base);
-    tile_transpose(w.k_t, w.t_stride, t->k + kv_at, s->kv_stride, s->T, D);
-    tile_transpose(w.v_t, w.t_stride, t->v + kv_at, s->kv_stride, s->T, D);
-    copy_rows(w.k, w.dp, t->k + kv_at, s->kv_stride, s->T, D);
-    memset(w.dk, 0, (size_t)(s->T * w.dp) * sizeof(float));
-    memset(w.dv, 0, (size_t)(s->T * w.dp) * sizeof(float));
-    for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
-        for (int64_t q0 = 0; q0 < s->T; q0 += BLOCK) {
-            const int64_t rows = at_most(BLOCK, s->T - q0), token = b * s->T + q0;
-            copy_rows(w.q, w.dp, t->q + token * s->q_stride + h * D, s->q_stride, rows, D);
-            copy_rows(w.dout, w.dp, t->dout + token * s->out_stride + h * D, s->out_stride, rows,
-                      D);
-            query_rows(t, &w, b, h, q0, rows);
-            key_rows(t, &w, q0, rows);
-        }
-    }
-    put_rows(t->dk + kv_at, s->kv_stride, w.dk, w.dp, s->T, D, NULL);
-    put_rows(t->dv + kv_at, s->kv_stride, w.dv, w.dp, s->T, D, NULL);
-}
-
 static void backward_heads(void *arg, int64_t begin, int64_t end, int worker)
 {
     const attn_args *t = arg;
+    const shd_attn_shape *s = t->s;
+    const int64_t group = s->H / s->KVH;
+    float *p = t->ws + worker * t->ws_thread;
     for (int64_t i = begin; i < end; i++) {
-        backward_key_head(t, i / t->s->KVH, i % t->s->KVH, t->ws + worker * t->ws_thread);
+        const int64_t b = i / s->KVH, kv = i % s->KVH;
+        int first = 1;
+        for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
+            /* The last block sees every key, so what follows can add. */
+            for (int64_t q0 = (s->T - 1) / BLOCK * BLOCK; q0 >= 0; q0 -= BLOCK) {
+                const int64_t rows = s->T - q0 < BLOCK ? s->T - q0 : BLOCK;
+                backward_block(t, b, h, q0, rows, first, p);
+                first = 0;
+            }
+        }
     }
 }
 

@@ -16,6 +16,7 @@ import harness
 ROOT = os.getcwd()  # of the runfiles: deploy/quickstart stands there
 HELD_OUT = 1.75  # nats per byte
 SECONDS = 180
+FIRST_STEP_SECONDS = 15  # from the start of a quickstart that is built already
 
 
 class Quickstart(harness.TestCase):
@@ -42,9 +43,10 @@ class Quickstart(harness.TestCase):
         return found
 
     def test_trains_and_leaves_nothing(self):
+        started = time.monotonic()
         child = harness.start([os.path.join(ROOT, "deploy/quickstart")], env=self.env, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        text, evaluations, began, reached = "", [], None, None
+        text, evaluations, began, reached, first_step = "", [], None, None, None
         with child.stdout:
             for raw in child.stdout:
                 line = raw.decode("utf-8", "replace")
@@ -52,6 +54,8 @@ class Quickstart(harness.TestCase):
                 text += line
                 if line.startswith("Training "):
                     began = time.monotonic()
+                if first_step is None and re.search(r"step +1[/ ]", line):
+                    first_step = time.monotonic() - started
                 found = re.search(r"eval at step (\d+)\s+loss (\d+\.\d+)", line)
                 if found:
                     evaluations.append((int(found.group(1)), float(found.group(2))))
@@ -62,6 +66,8 @@ class Quickstart(harness.TestCase):
         self.assertEqual(sorted(evaluations), evaluations)
         self.assertLess(evaluations[-1][1], HELD_OUT)
         self.assertLess(reached, SECONDS, "seconds of training to a held-out loss below %.2f" % HELD_OUT)
+        self.assertIsNotNone(first_step, text)
+        self.assertLess(first_step, FIRST_STEP_SECONDS, "seconds to the first step")
         # Memory by tag, as planned and used.
         for tag in ("params", "grads", "optimizer", "gathered", "activations", "comm", "total"):
             self.assertRegex(text, r"(?m)^.*\b%s +[\d.]+ \w+ +[\d.]+ \w+ +[\d.]+ \w+" % tag)
