@@ -1,8 +1,10 @@
 /* shardctl jobs: the list of jobs. */
 #include <inttypes.h>
+#include <math.h>
 #include <time.h>
 
 #include "client/cmd.h"
+#include "client/progress.h"
 #include "client/table.h"
 #include "client/units.h"
 #include "client/view.h"
@@ -16,7 +18,11 @@ static void row(shc_table *table, const Shard__V1__Job *job, double now)
     shc_table_cell(table, "%s", job->id);
     shc_table_cell(table, "%s", shc_job_name(job));
     shc_table_cell(table, "%s", job->owner);
-    shc_table_cell(table, "%s", shc_state_name(job->state));
+    if (job->progress && job->progress->total)
+        shc_table_cell(table, "%s %.0f%%", job->progress->what,
+                       floor(shc_preparing_share(job->progress) * 100));
+    else
+        shc_table_cell(table, "%s", shc_state_name(job->state));
     if (spec && spec->steps)
         shc_table_cell(table, "%" PRIu64 "/%" PRIu64, job->step, spec->steps);
     else

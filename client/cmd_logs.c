@@ -1,5 +1,6 @@
 /* shardctl logs: what happened to a job, without its ordinary steps. */
 #include <inttypes.h>
+#include <math.h>
 
 #include "client/job_arg.h"
 #include "client/units.h"
@@ -18,7 +19,7 @@ static const shc_option options[] = {
 };
 static const shc_option_table table = {options, sizeof options / sizeof *options, 0};
 
-/* States carry the time of day; evaluations and skipped steps are placed by their step. */
+/* Every line begins with the time of day. */
 static void line(const shc_env *env, const Shard__V1__Event *e, shc_buf *out, shc_json *json)
 {
     char text[SHC_UNIT_LEN];
@@ -45,23 +46,31 @@ static void line(const shc_env *env, const Shard__V1__Event *e, shc_buf *out, sh
         break;
     case SHARD__V1__EVENT__KIND_EVAL:
         if (env->json) {
+            shc_json_num(json, "unix", e->eval->unix);
             shc_json_u64(json, "step", e->eval->step);
             shc_json_num(json, "eval_loss", e->eval->loss);
+            shc_json_num(json, "perplexity", exp(e->eval->loss));
             break;
         }
-        shc_buf_printf(out, "%-19s  step %-8" PRIu64 "  eval loss %.4f", "", e->eval->step,
-                       e->eval->loss);
+        shc_buf_printf(out, "%-19s  step %-8" PRIu64 "  eval loss %.4f, perplexity %.2f",
+                       shc_format_time(text, e->eval->unix), e->eval->step, e->eval->loss,
+                       exp(e->eval->loss));
         break;
     case SHARD__V1__EVENT__KIND_STEP:
         if (!e->step->skipped)
             return;
         if (env->json) {
+            shc_json_num(json, "unix", e->step->unix);
             shc_json_u64(json, "step", e->step->step);
             shc_json_bool(json, "skipped", 1);
+            if (e->step->loss_scale > 0)
+                shc_json_num(json, "loss_scale", e->step->loss_scale);
             break;
         }
-        shc_buf_printf(out, "%-19s  step %-8" PRIu64 "  skipped: gradient not finite", "",
-                       e->step->step);
+        shc_buf_printf(out, "%-19s  step %-8" PRIu64 "  skipped: gradient not finite",
+                       shc_format_time(text, e->step->unix), e->step->step);
+        if (e->step->loss_scale > 0)
+            shc_buf_printf(out, " at loss scale %.7g", e->step->loss_scale);
         break;
     default:
         break;

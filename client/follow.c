@@ -1,15 +1,17 @@
 #include "client/follow.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "client/mem.h"
+#include "client/meter.h"
 #include "client/progress.h"
 #include "client/units.h"
 
-enum { QUIET_MS = 2000, TRIES = 6, FIRST_PAUSE_MS = 100 };
+enum { QUIET_MS = 2000, PREPARING_MS = 250, TRIES = 6, FIRST_PAUSE_MS = 100 };
 
 typedef struct follow {
     shc_env *env;
@@ -26,6 +28,7 @@ typedef struct follow {
     shc_buf pending; /* plain line of a step that was not due */
     shc_buf bar;     /* the line that stands on the terminal */
     double drawn_at;
+    shc_meter meter; /* before the first step */
     shc_json json;
 } follow;
 
@@ -89,6 +92,7 @@ static void show_step(follow *f, const Shard__V1__StepResult *step)
     const shc_term *term = &f->env->term;
 
     f->last_step = step->step;
+    shc_meter_clear(&f->meter);
     if (f->env->json) {
         shc_json *j = &f->json;
         shc_json_open(j, NULL, '{');
@@ -101,6 +105,9 @@ static void show_step(follow *f, const Shard__V1__StepResult *step)
         shc_json_num(j, "tokens_per_s", step->tokens_per_s);
         shc_json_bool(j, "skipped", step->skipped);
         shc_json_u64(j, "samples", step->samples);
+        if (step->loss_scale > 0)
+            shc_json_num(j, "loss_scale", step->loss_scale);
+        shc_json_num(j, "unix", step->unix);
         shc_json_close(j, '}');
         shc_json_line(j, stdout);
         return;
@@ -139,9 +146,11 @@ static void show_eval(follow *f, const Shard__V1__EvalResult *eval)
         shc_json *j = &f->json;
         shc_json_open(j, NULL, '{');
         shc_json_num(j, "eval_loss", eval->loss);
+        shc_json_num(j, "perplexity", exp(eval->loss));
         shc_json_u64(j, "step", eval->step);
         shc_json_u64(j, "tokens", eval->tokens);
         shc_json_num(j, "ms", eval->ms);
+        shc_json_num(j, "unix", eval->unix);
         shc_json_close(j, '}');
         shc_json_line(j, stdout);
         return;
@@ -158,6 +167,7 @@ static void show_state(follow *f, Shard__V1__JobState state, const char *reason,
     shc_buf line = {0};
 
     f->state = state;
+    shc_meter_clear(&f->meter);
     if (f->env->json) {
         shc_json *j = &f->json;
         shc_json_open(j, NULL, '{');
@@ -206,7 +216,8 @@ static void take_event(follow *f, const Shard__V1__Event *event)
     }
 }
 
-/* Asks for the job; final states become f->state and are shown. 0, or the error. */
+/* Asks for the job; final states become f->state and are shown, as is how far it has prepared. 0,
+ * or the error. */
 static int ask_state(follow *f, shc_error *err)
 {
     Shard__V1__JobRef ref = SHARD__V1__JOB_REF__INIT;
@@ -218,6 +229,8 @@ static int ask_state(follow *f, shc_error *err)
         return rc;
     if (shc_state_final(job->state))
         show_state(f, job->state, job->reason, job->step);
+    else if (job->progress)
+        shc_meter_show(&f->meter, job->progress);
     shard__v1__job__free_unpacked(job, NULL);
     return 0;
 }
@@ -236,7 +249,8 @@ static int read_stream(follow *f, int *progressed, shc_error *err)
     request.follow = 1;
     int rc = shc_watch(f->env->client, &request, &stream, err);
     while (!rc && !shc_state_final(f->state)) {
-        int got = shc_stream_next(stream, QUIET_MS, &message, err);
+        const int preparing = f->state == SHARD__V1__JOB_STATE__JOB_STATE_QUEUED;
+        int got = shc_stream_next(stream, preparing ? PREPARING_MS : QUIET_MS, &message, err);
         if (got == SHC_MESSAGE) {
             quiet = 0;
             *progressed = 1;
@@ -246,7 +260,7 @@ static int read_stream(follow *f, int *progressed, shc_error *err)
             /* A job that ended just before the stream began sends no event: ask, once it is
              * certain that nothing more is under way. */
             bar_draw(f);
-            if (++quiet > 1)
+            if (preparing || ++quiet > 1)
                 rc = ask_state(f, err);
         } else if (got == SHC_END) {
             rc = ask_state(f, err);
@@ -270,6 +284,7 @@ static void say_reconnecting(follow *f, int attempt)
 {
     if (attempt != 1)
         return;
+    shc_meter_clear(&f->meter);
     bar_erase(f);
     fflush(stdout);
     fprintf(stderr, "shardctl: the connection broke after step %" PRIu64 "; connecting again\n",
@@ -279,6 +294,7 @@ static void say_reconnecting(follow *f, int attempt)
 
 static int detached(follow *f)
 {
+    shc_meter_clear(&f->meter);
     flush_steps(f);
     fprintf(f->env->json ? stderr : stdout, "detached; the job goes on: shardctl attach %s\n",
             f->name);
@@ -289,6 +305,7 @@ int shc_follow(shc_env *env, const Shard__V1__Job *job, int has_from, uint64_t f
 {
     follow f = {
         .env = env,
+        .meter = {.env = env},
         .id = job->id,
         .name = shc_job_name(job),
         .total = job->spec && job->spec->has_steps_case ? job->spec->steps : 0,

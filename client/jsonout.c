@@ -7,10 +7,9 @@
 
 #include "client/utf8.h"
 
-static void quote(shc_buf *out, const char *s)
+static void quote(shc_buf *out, const char *s, size_t left)
 {
     const unsigned char *p = (const unsigned char *)s;
-    size_t left = strlen(s);
 
     shc_buf_puts(out, "\"");
     while (left) {
@@ -39,7 +38,7 @@ static void begin(shc_json *json, const char *key)
         shc_buf_puts(&json->text, ", ");
     json->comma = 1;
     if (key) {
-        quote(&json->text, key);
+        quote(&json->text, key, strlen(key));
         shc_buf_puts(&json->text, ": ");
     }
 }
@@ -59,8 +58,13 @@ void shc_json_close(shc_json *json, char bracket)
 
 void shc_json_str(shc_json *json, const char *key, const char *value)
 {
+    shc_json_strn(json, key, value, strlen(value));
+}
+
+void shc_json_strn(shc_json *json, const char *key, const char *value, size_t n)
+{
     begin(json, key);
-    quote(&json->text, value);
+    quote(&json->text, value, n);
 }
 
 void shc_json_u64(shc_json *json, const char *key, uint64_t value)

@@ -21,6 +21,7 @@ typedef struct shc_json {
 void shc_json_open(shc_json *json, const char *key, char bracket);
 void shc_json_close(shc_json *json, char bracket);
 void shc_json_str(shc_json *json, const char *key, const char *value);
+void shc_json_strn(shc_json *json, const char *key, const char *value, size_t n);
 void shc_json_u64(shc_json *json, const char *key, uint64_t value);
 void shc_json_i64(shc_json *json, const char *key, int64_t value);
 void shc_json_num(shc_json *json, const char *key, double value);

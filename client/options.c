@@ -145,7 +145,71 @@ static int set_list(const shc_option *option, const char *text, void *base, shc_
     return 0;
 }
 
+static int set_size(const shc_option *option, const char *text, uint64_t *target, shc_buf *message)
+{
+    static const struct {
+        const char *suffix;
+        uint64_t factor;
+    } units[] = {
+        {"", 1},           {"B", 1},           {"KB", 1000},
+        {"MB", 1000000},   {"GB", 1000000000}, {"KiB", 1u << 10},
+        {"MiB", 1u << 20}, {"GiB", 1u << 30},
+    };
+    const size_t digits = strspn(text, "0123456789");
+    uint64_t value;
+
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (strcmp(text + digits, units[i].suffix) ||
+            parse_whole(text, digits, UINT64_MAX / units[i].factor, &value))
+            continue;
+        value *= units[i].factor;
+        if ((double)value < option->min || (option->max > 0 && (double)value > option->max))
+            break;
+        *target = value;
+        return 0;
+    }
+    char want[96];
+    snprintf(want, sizeof want, "a size from %.0f bytes such as 5GB or 512MiB", option->min);
+    bad_value(option, text, want, message);
+    return -1;
+}
+
+/* Appends to the list; what it pointed to before stays kept. */
+static int add_texts(const shc_option *option, const char *text, void *base, shc_keep *keep,
+                     shc_buf *message)
+{
+    char ***list = (char ***)((char *)base + option->at);
+    size_t *n = (size_t *)((char *)base + option->has);
+    const int split = option->type == SHC_WORDS;
+
+    for (const char *p = text;; p++) {
+        const size_t len = split ? strcspn(p, ",") : strlen(p);
+        if (!len) {
+            bad_value(option, text, "a list such as one,two", message);
+            return -1;
+        }
+        char **longer = shc_keep_ptr(keep, shc_calloc(*n + 1, sizeof *longer));
+        if (*n)
+            memcpy(longer, *list, *n * sizeof *longer);
+        longer[(*n)++] = shc_keep_ptr(keep, shc_asprintf("%.*s", (int)len, p));
+        *list = longer;
+        p += len;
+        if (!*p)
+            return 0;
+    }
+}
+
 /* ---- paths ---- */
+
+/* Whether a value that may be a name or a path is one. */
+static int is_path(const char *text)
+{
+    struct stat st;
+
+    if (strchr(text, '/') || !strcmp(text, ".") || !strcmp(text, ".."))
+        return 1;
+    return !stat(text, &st) && (S_ISDIR(st.st_mode) || strchr(text, '.'));
+}
 
 /* The directory is resolved, the last part stays as it is (it may not exist yet). */
 static char *absolute(const char *text)
@@ -168,8 +232,7 @@ static char *absolute(const char *text)
 static int set_path(const shc_option *option, const char *text, char **target, shc_keep *keep,
                     shc_buf *message)
 {
-    if (option->type == SHC_PRESET && !strchr(text, '/') && strcmp(text, ".") &&
-        strcmp(text, "..")) {
+    if (option->type == SHC_PRESET && !is_path(text)) {
         *target = (char *)text;
         return 0;
     }
@@ -235,6 +298,19 @@ int shc_option_set(const shc_option *option, const char *text, void *base, shc_k
     case SHC_U32_LIST:
         rc = set_list(option, text, base, keep, message);
         break;
+    case SHC_ON_OFF:
+        if (strcmp(text, "on") && strcmp(text, "off")) {
+            bad_value(option, text, "on or off", message);
+            return -1;
+        }
+        *(int *)target = !strcmp(text, "on");
+        break;
+    case SHC_SIZE:
+        rc = set_size(option, text, target, message);
+        break;
+    case SHC_TEXTS:
+    case SHC_WORDS:
+        return add_texts(option, text, base, keep, message);
     }
     if (!rc && option->mark)
         *(int *)((char *)base + option->has) = option->mark;
@@ -321,7 +397,7 @@ static int parse_flag(const shc_syntax *syntax, int argc, char **argv, int *i, v
             continue;
         void *base = (char *)args + table->base;
         unsigned char *seen = &given->flags[t][option - table->options];
-        if (*seen) {
+        if (*seen && option->type != SHC_TEXTS && option->type != SHC_WORDS) {
             shc_buf_printf(message, "--%s is given twice; give it once", option->name);
             return -1;
         }

@@ -19,12 +19,17 @@ typedef enum shc_type {
     SHC_RAW_TEXT, /* may be empty; char * */
     SHC_FILE,     /* a readable file that is not empty, made absolute; char * */
     SHC_PATH,     /* a path, made absolute; char * */
-    SHC_PRESET,   /* a name, or a path (it has a slash) made absolute; char * */
+    SHC_PRESET,   /* a name, or a path made absolute: it has a slash, or is a directory, or a file
+                     whose name has a dot; char * */
     SHC_U32,      /* uint32_t, min..max */
     SHC_U64,      /* uint64_t, min..max */
     SHC_NUM,      /* double, finite, min..max */
     SHC_OPT_NUM,  /* like SHC_NUM, but the value may be left out: then nothing is stored */
     SHC_U32_LIST, /* "1,2,3": uint32_t *, its length as size_t at option->has */
+    SHC_ON_OFF,   /* "on" or "off"; int */
+    SHC_SIZE,     /* bytes: "5GB", "512MiB", "1000"; uint64_t, min..max */
+    SHC_TEXTS,    /* may be given again and again; char **, their number as size_t at option->has */
+    SHC_WORDS,    /* like SHC_TEXTS, and each value is a list "a,b,c" */
 } shc_type;
 
 typedef struct shc_option {

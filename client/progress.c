@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "client/units.h"
 
@@ -68,6 +69,8 @@ void shc_progress_plain(shc_buf *out, const Shard__V1__StepResult *step, uint64_
                    step->grad_norm, step->lr, rate_text(text, step->tokens_per_s));
     if (eta_s >= 0)
         shc_buf_printf(out, "  ETA %s", shc_format_hms(text, eta_s));
+    if (step->loss_scale > 0)
+        shc_buf_printf(out, "  scale %.7g", step->loss_scale);
     if (step->skipped)
         shc_buf_puts(out, "  skipped: gradient not finite");
 }
@@ -101,6 +104,48 @@ void shc_bar(shc_buf *out, double share, size_t cells, const shc_term *term)
     shc_buf_puts(out, term->utf8 ? "\xE2\x96\x8F" : "]");
 }
 
+double shc_preparing_share(const Shard__V1__Progress *progress)
+{
+    if (!progress->total)
+        return 0;
+    const double share = (double)progress->done / (double)progress->total;
+    return share < 1 ? share : 1;
+}
+
+void shc_preparing_plain(shc_buf *out, const Shard__V1__Progress *progress)
+{
+    char done[SHC_UNIT_LEN], total[SHC_UNIT_LEN];
+
+    shc_text_clean(out, *progress->what ? progress->what : "preparing");
+    shc_format_bytes(done, progress->done);
+    shc_format_bytes(total, progress->total);
+    /* The unit is padded to three columns. */
+    done[strcspn(done, "B") + 1] = '\0';
+    total[strcspn(total, "B") + 1] = '\0';
+    if (progress->total)
+        shc_buf_printf(out, " %s of %s (%.0f%%)", done, total,
+                       floor(shc_preparing_share(progress) * 100));
+    else
+        shc_buf_printf(out, " %s", done);
+}
+
+void shc_preparing_bar(shc_buf *out, const Shard__V1__Progress *progress, const shc_term *term)
+{
+    enum { MIN_BAR = 8, MAX_BAR = 30 };
+    shc_buf text = {0};
+
+    shc_preparing_plain(&text, progress);
+    const size_t used = shc_text_width(shc_buf_str(&text)) + 5;
+    const size_t width = term->width > 1 ? (size_t)term->width : 200;
+    if (progress->total && used + MIN_BAR <= width) {
+        const size_t left = width - used;
+        shc_bar(out, shc_preparing_share(progress), left > MAX_BAR ? MAX_BAR : left, term);
+        shc_buf_puts(out, "  ");
+    }
+    shc_buf_puts(out, shc_buf_str(&text));
+    shc_buf_fini(&text);
+}
+
 /* Appends a field if the line stays short enough; the caller tries in order of importance. */
 static int field_fits(size_t *left, const char *text)
 {
@@ -115,9 +160,9 @@ static int field_fits(size_t *left, const char *text)
 void shc_progress_bar(shc_buf *out, const Shard__V1__StepResult *step, uint64_t total, double eta_s,
                       const shc_term *term)
 {
-    enum { STEP, LOSS, ETA, RATE, NORM, LR, NFIELDS, MIN_BAR = 8, MAX_BAR = 30 };
+    enum { STEP, LOSS, ETA, RATE, NORM, LR, SCALE, NFIELDS, MIN_BAR = 8, MAX_BAR = 30 };
     /* Where fields stand on the line; the enum's order is that of importance. */
-    static const int order[NFIELDS] = {STEP, LOSS, NORM, LR, RATE, ETA};
+    static const int order[NFIELDS] = {STEP, LOSS, NORM, LR, SCALE, RATE, ETA};
     char fields[NFIELDS][64] = {{0}}, text[SHC_UNIT_LEN];
     int shown[NFIELDS] = {0};
     size_t left = term->width > 1 ? (size_t)term->width - 1 : 200;
@@ -132,6 +177,8 @@ void shc_progress_bar(shc_buf *out, const Shard__V1__StepResult *step, uint64_t 
     snprintf(fields[RATE], sizeof *fields, "  %s tokens/s", rate_text(text, step->tokens_per_s));
     snprintf(fields[NORM], sizeof *fields, "  norm %.3f", step->grad_norm);
     snprintf(fields[LR], sizeof *fields, "  lr %.2e", step->lr);
+    if (step->loss_scale > 0)
+        snprintf(fields[SCALE], sizeof *fields, "  scale %.7g", step->loss_scale);
     for (int f = 0; f < NFIELDS; f++) {
         shown[f] = field_fits(&left, fields[f]);
         if (!shown[f])

@@ -53,6 +53,12 @@ void shc_progress_plain(shc_buf *out, const Shard__V1__StepResult *step, uint64_
  */
 void shc_progress_bar(shc_buf *out, const Shard__V1__StepResult *step, uint64_t total, double eta_s,
                       const shc_term *term);
+/* "tokenizing 12.5 MiB of 40.0 MiB (31%)": work before the first step. */
+void shc_preparing_plain(shc_buf *out, const Shard__V1__Progress *progress);
+/* The same with a bar, at most term->width - 1 columns wide. */
+void shc_preparing_bar(shc_buf *out, const Shard__V1__Progress *progress, const shc_term *term);
+/* Its share done, 0..1. */
+double shc_preparing_share(const Shard__V1__Progress *progress);
 /* A bar of `cells` columns, filled by share (0..1). */
 void shc_bar(shc_buf *out, double share, size_t cells, const shc_term *term);
 

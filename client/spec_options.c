@@ -13,6 +13,10 @@
     {                                                                                              \
         .name = flag, .value = word, .type = kind, .at = AT(field), .help = text                   \
     }
+#define ONE(flag, field, text)                                                                     \
+    {                                                                                              \
+        .name = flag, .type = SHC_BOOL, .at = AT(field), .help = text                              \
+    }
 /* HAS is the field's name in capitals: the oneof that tells whether the field is set. */
 #define NUM(flag, word, field, HAS, kind, low, high, text)                                         \
     {                                                                                              \
@@ -23,11 +27,20 @@
 static const shc_option options[] = {
     STR("name", "NAME", name, SHC_TEXT, "of the job; default: its id"),
     STR("model", "MODEL", model, SHC_PRESET,
-        "gpt-byte-1m, gpt-byte-10m, gpt2, gpt2-medium, gpt2-large, gpt2-xl, or a directory"),
+        "a Hugging Face directory, or gpt-byte-1m, gpt-byte-10m, gpt2, gpt2-medium, gpt2-large, "
+        "gpt2-xl; what has a slash or is a directory is a directory"),
+    STR("init-from", "SOURCE", init_from, SHC_PRESET,
+        "pretrained (default for a directory), random (default for a preset), or another "
+        "directory of the same shapes"),
     STR("data", "FILE", data, SHC_FILE,
-        "text or tokens to train on; without it clients send the batches"),
-    STR("data-format", "FORMAT", data_format, SHC_TEXT, "auto (default), text, nanogpt, llmc"),
-    STR("tokenizer", "NAME", tokenizer, SHC_TEXT, "bytes; default: what the data file says"),
+        "text, JSONL or tokens to train on; without it clients send the batches"),
+    STR("data-format", "FORMAT", data_format, SHC_TEXT,
+        "auto (default), text, jsonl, nanogpt, llmc"),
+    STR("tokenizer", "SOURCE", tokenizer, SHC_PRESET,
+        "bytes, or a tokenizer.json, a tokenizer.model or a directory with one; default: that of "
+        "the model's directory"),
+    NUM("packing", "on|off", packing, PACKING, SHC_ON_OFF, 0, 0,
+        "documents end to end in a sequence (on, the default), or one a sequence"),
     STR("strategy", "NAME", strategy, SHC_TEXT,
         "ddp, zero1, zero2, zero3, or no_shard, full_shard"),
     {.name = "shard-degrees",
@@ -47,21 +60,51 @@ static const shc_option options[] = {
         "sequences per optimizer step; default: ranks x micro-batch"),
     NUM("seq-len", "N", seq_len, SEQ_LEN, SHC_U32, 1, 0,
         "tokens per sequence; default: the model's context"),
-    STR("optimizer", "NAME", optimizer, SHC_TEXT, "adamw"),
+    STR("optimizer", "NAME", optimizer, SHC_TEXT, "adamw (default), adam, sgd, lion"),
     NUM("lr", "RATE", lr, LR, SHC_NUM, 0, 0, "peak learning rate; default 3e-4"),
     NUM("lr-min", "RATE", lr_min, LR_MIN, SHC_NUM, 0, 0,
         "learning rate at the end of the schedule; default lr / 10"),
-    STR("schedule", "NAME", schedule, SHC_TEXT, "cosine (default), linear, constant"),
+    STR("schedule", "NAME", schedule, SHC_TEXT,
+        "cosine (default), linear, constant, wsd, inverse_sqrt"),
     NUM("warmup", "STEPS", warmup, WARMUP, SHC_U64, 0, 0, "steps of linear warm-up; default 0"),
+    NUM("decay-steps", "STEPS", decay_steps, DECAY_STEPS, SHC_U64, 0, 0,
+        "wsd: length of the last phase, in which the rate falls; default steps / 10"),
     NUM("weight-decay", "X", weight_decay, WEIGHT_DECAY, SHC_NUM, 0, 0,
-        "default 0.1; never on norms and biases"),
+        "default 0.1, sgd 0; on norms and biases only with --decay-all"),
+    ONE("decay-all", decay_all, "weight decay on norms and biases too"),
     NUM("beta1", "X", beta1, BETA1, SHC_NUM, 0, 1, "default 0.9"),
-    NUM("beta2", "X", beta2, BETA2, SHC_NUM, 0, 1, "default 0.95"),
+    NUM("beta2", "X", beta2, BETA2, SHC_NUM, 0, 1, "default 0.95, lion 0.99"),
     NUM("eps", "X", eps, EPS, SHC_NUM, 0, 0, "default 1e-8"),
     NUM("clip", "NORM", clip, CLIP, SHC_NUM, 0, 0, "global gradient norm; default 1; 0: off"),
-    STR("dtype", "TYPE", dtype, SHC_TEXT, "fp32, bf16, fp16"),
-    STR("reduce-dtype", "TYPE", reduce_dtype, SHC_TEXT, "of gradients as they are reduced"),
-    STR("activation-checkpointing", "MODE", activation_checkpointing, SHC_TEXT, "none"),
+    NUM("momentum", "X", momentum, MOMENTUM, SHC_NUM, 0, 1, "sgd; default 0.9; 0: none"),
+    ONE("nesterov", nesterov, "sgd: Nesterov's momentum"),
+    {.name = "freeze",
+     .value = "PATTERNS",
+     .type = SHC_WORDS,
+     .at = AT(freeze),
+     .has = AT(n_freeze),
+     .help = "parameters that are not trained, by name with * and ?, such as '*.mlp.*'; a list "
+             "with commas, and may be given again"},
+    NUM("dropout", "P", dropout, DROPOUT, SHC_NUM, 0, 1,
+        "on embeddings, attention and residual branches; default 0"),
+    STR("dtype", "TYPE", dtype, SHC_TEXT,
+        "of computing and of gathered parameters: fp32 (default), bf16, fp16; masters and moments "
+        "are fp32"),
+    STR("reduce-dtype", "TYPE", reduce_dtype, SHC_TEXT,
+        "of gradients as they are reduced and accumulated: fp32 (default), bf16, fp16"),
+    STR("activation-checkpointing", "MODE", activation_checkpointing, SHC_TEXT,
+        "none (default), selective (every second block), full: compute activations again in the "
+        "backward pass instead of keeping them"),
+    NUM("loss-scale", "X", loss_scale, LOSS_SCALE, SHC_NUM, 0, 0,
+        "fp16: a fixed scale; default 0: dynamic"),
+    NUM("initial-scale-power", "N", initial_scale_power, INITIAL_SCALE_POWER, SHC_U32, 0, 0,
+        "fp16: the first scale is 2 to this; default 16"),
+    NUM("loss-scale-window", "STEPS", loss_scale_window, LOSS_SCALE_WINDOW, SHC_U32, 1, 0,
+        "fp16: good steps before the scale doubles; default 1000"),
+    NUM("hysteresis", "N", hysteresis, HYSTERESIS, SHC_U32, 1, 0,
+        "fp16: overflows before the scale halves; default 2"),
+    NUM("min-loss-scale", "X", min_loss_scale, MIN_LOSS_SCALE, SHC_NUM, 0, 0,
+        "fp16: an overflow at this scale fails the job; default 1"),
     STR("offload-optimizer", "TIER", offload_optimizer, SHC_TEXT, "none"),
     STR("offload-params", "TIER", offload_params, SHC_TEXT, "none"),
     STR("determinism", "LEVEL", determinism, SHC_TEXT, "run, strategy (default), world"),
@@ -75,7 +118,6 @@ static const shc_option options[] = {
     NUM("eval-every", "STEPS", eval_every, EVAL_EVERY, SHC_U64, 0, 0, "0: never"),
     NUM("eval-batches", "N", eval_batches, EVAL_BATCHES, SHC_U32, 0, 0,
         "micro-batches per evaluation; default 64; 0: the whole evaluation set"),
-    STR("init-from", "SOURCE", init_from, SHC_PRESET, "random (default) or a path"),
     NUM("priority", "N", priority, PRIORITY, SHC_U32, 1, 100,
         "1..100, share of the ranks' steps; default 10"),
     {.name = "file",
@@ -119,6 +161,22 @@ static const char *value_text(const shc_option *option, const json_t *value, shc
     size_t i;
 
     switch (option->type) {
+    case SHC_BOOL:
+        return json_is_boolean(value) ? json_is_true(value) ? "true" : "false" : NULL;
+    case SHC_ON_OFF:
+        return json_is_boolean(value) ? json_is_true(value) ? "on" : "off" : NULL;
+    case SHC_WORDS:
+        if (!json_is_array(value))
+            break;
+        json_array_foreach(value, i, item)
+        {
+            if (!json_is_string(item)) {
+                shc_buf_fini(&text);
+                return NULL;
+            }
+            shc_buf_printf(&text, "%s%s", i ? "," : "", json_string_value(item));
+        }
+        return shc_keep_ptr(keep, text.data ? text.data : shc_strdup(""));
     case SHC_U32:
     case SHC_U64:
         return json_is_integer(value)
@@ -143,14 +201,19 @@ static const char *value_text(const shc_option *option, const json_t *value, shc
         }
         return shc_keep_ptr(keep, text.data);
     default:
-        return json_is_string(value) ? shc_keep_ptr(keep, shc_strdup(json_string_value(value)))
-                                     : NULL;
+        break;
     }
+    return json_is_string(value) ? shc_keep_ptr(keep, shc_strdup(json_string_value(value))) : NULL;
 }
 
 static const char *kind_wanted(shc_type type)
 {
     switch (type) {
+    case SHC_BOOL:
+    case SHC_ON_OFF:
+        return "true or false";
+    case SHC_WORDS:
+        return "an array of strings";
     case SHC_U32:
     case SHC_U64:
         return "a whole number";
@@ -203,7 +266,10 @@ static int apply(shc_spec_args *args, const json_t *root, const char *text,
         /* Either way of naming the strategy on the command line overrides both in the file. */
         const int overridden = given[index] || (index == strategy && given[degrees]) ||
                                (index == degrees && given[strategy]);
-        if (!overridden && shc_option_set(option, as_text, args, keep, message))
+        const int nothing = option->type == SHC_BOOL    ? json_is_false(value)
+                            : option->type == SHC_WORDS ? !*as_text
+                                                        : 0;
+        if (!overridden && !nothing && shc_option_set(option, as_text, args, keep, message))
             return -1;
         shc_buf_clear(message);
     }

@@ -123,8 +123,8 @@ static void job_lines(shc_buf *out, const shc_term *term, const Shard__V1__JobSt
 {
     const Shard__V1__Job *job = s->job;
     const Shard__V1__JobSpec *spec = job->spec;
-    shc_buf strategy = {0};
-    char text[SHC_UNIT_LEN];
+    shc_buf strategy = {0}, preparing = {0};
+    char text[SHC_UNIT_LEN], trained[SHC_UNIT_LEN];
     items i = {.out = out, .term = term};
 
     shc_buf_puts(out, "\n");
@@ -133,6 +133,10 @@ static void job_lines(shc_buf *out, const shc_term *term, const Shard__V1__JobSt
     if (strcmp(shc_job_name(job), job->id))
         item(&i, NULL, "job %s", job->id);
     item(&i, NULL, "%s", shc_state_name(job->state));
+    if (job->progress) {
+        shc_preparing_plain(&preparing, job->progress);
+        item(&i, NULL, "%s", shc_buf_str(&preparing));
+    }
     if (spec && spec->steps)
         item(&i, NULL, "step %" PRIu64 "/%" PRIu64, job->step, spec->steps);
     else
@@ -143,7 +147,9 @@ static void job_lines(shc_buf *out, const shc_term *term, const Shard__V1__JobSt
     }
     if (job->last_eval)
         item(&i, NULL, "eval %.4f at step %" PRIu64, job->last_eval->loss, job->last_eval->step);
-    if (s->skipped_steps)
+    if (s->loss_scale > 0)
+        item(&i, NULL, "loss scale %.7g", s->loss_scale);
+    if (s->skipped_steps || s->loss_scale > 0)
         item(&i, NULL, "%" PRIu64 " skipped", s->skipped_steps);
     if (*job->reason)
         item(&i, NULL, "%s", job->reason);
@@ -152,7 +158,12 @@ static void job_lines(shc_buf *out, const shc_term *term, const Shard__V1__JobSt
     items_open(&i, 2);
     if (spec)
         item(&i, NULL, "%s", spec->model);
-    item(&i, NULL, "%s parameters", shc_format_count(text, (double)job->parameters));
+    shc_format_count(text, (double)job->parameters);
+    if (job->trainable && job->trainable < job->parameters)
+        item(&i, NULL, "%s of %s parameters trained",
+             shc_format_count(trained, (double)job->trainable), text);
+    else
+        item(&i, NULL, "%s parameters", text);
     shc_view_strategy(&strategy, s->strategy, job->degrees, job->n_degrees);
     if (job->n_degrees >= 4)
         item(&i, NULL, "%s p,g,o %u,%u,%u of %u ranks", shc_buf_str(&strategy), job->degrees[0],
@@ -164,14 +175,23 @@ static void job_lines(shc_buf *out, const shc_term *term, const Shard__V1__JobSt
              spec->micro_batch, s->accumulation, job->n_rank_ids, spec->seq_len);
     items_close(&i);
     items_open(&i, 2);
-    item(&i, NULL, "params %s, reduce %s, master %s, moments %s", s->param_dtype, s->reduce_dtype,
-         s->master_dtype, s->moment_dtype);
+    item(&i, NULL, "compute %s, params %s", *s->compute_dtype ? s->compute_dtype : s->param_dtype,
+         s->param_dtype);
+    item(&i, NULL, "reduce %s, master %s, moments %s", s->reduce_dtype, s->master_dtype,
+         s->moment_dtype);
+    if (*s->optimizer)
+        item(&i, NULL, "%s", s->optimizer);
+    if (*s->checkpointing)
+        item(&i, NULL, "checkpointing %s", s->checkpointing);
+    if (*s->tokenizer)
+        item(&i, NULL, "tokenizer %s", s->tokenizer);
     item(&i, NULL, "determinism %s (width %u)", s->determinism, s->reduction_width);
     item(&i, NULL, "%u queued", s->queued);
     item(&i, NULL, "%u watching", s->watchers);
     item(&i, NULL, "owner %s", job->owner);
     items_close(&i);
     shc_buf_fini(&strategy);
+    shc_buf_fini(&preparing);
 }
 
 static void job_block(shc_buf *out, const shc_term *term, const Shard__V1__JobStatus *s)
@@ -207,16 +227,21 @@ static void json_job_status(shc_json *json, const Shard__V1__JobStatus *s)
     shc_json_open(json, NULL, '{');
     shc_json_job(json, s->job);
     shc_json_str(json, "strategy_in_use", s->strategy);
+    shc_json_str(json, "compute_dtype", s->compute_dtype);
     shc_json_str(json, "param_dtype", s->param_dtype);
     shc_json_str(json, "reduce_dtype", s->reduce_dtype);
     shc_json_str(json, "master_dtype", s->master_dtype);
     shc_json_str(json, "moment_dtype", s->moment_dtype);
+    shc_json_str(json, "optimizer", s->optimizer);
+    shc_json_str(json, "checkpointing", s->checkpointing);
+    shc_json_str(json, "tokenizer", s->tokenizer);
     shc_json_str(json, "determinism", s->determinism);
     shc_json_u64(json, "reduction_width", s->reduction_width);
     shc_json_u64(json, "queued", s->queued);
     shc_json_u64(json, "watchers", s->watchers);
     shc_json_u64(json, "accumulation", s->accumulation);
     shc_json_u64(json, "skipped_steps", s->skipped_steps);
+    shc_json_num(json, "loss_scale", s->loss_scale);
     if (s->job->last) {
         shc_json_num(json, "grad_norm", s->job->last->grad_norm);
         shc_json_num(json, "lr", s->job->last->lr);

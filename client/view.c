@@ -240,6 +240,16 @@ void shc_json_job(shc_json *json, const Shard__V1__Job *job)
     shc_json_u64(json, "samples", job->samples);
     shc_json_u64(json, "next_seq", job->next_seq);
     shc_json_u64(json, "parameters", job->parameters);
+    shc_json_u64(json, "trainable", job->trainable);
+    if (job->progress) {
+        shc_json_open(json, "progress", '{');
+        shc_json_str(json, "what", job->progress->what);
+        shc_json_u64(json, "done", job->progress->done);
+        shc_json_u64(json, "total", job->progress->total);
+        shc_json_close(json, '}');
+    } else {
+        shc_json_null(json, "progress");
+    }
     shc_json_u64(json, "vocab", job->vocab);
     shc_json_u64(json, "context", job->context);
     shc_json_num(json, "created_unix", job->created_unix);
@@ -258,6 +268,20 @@ void shc_json_spec(shc_json *json, const Shard__V1__JobSpec *spec)
         if (o->mark && *(const int *)(base + o->has) != o->mark)
             continue;
         switch (o->type) {
+        case SHC_BOOL:
+        case SHC_ON_OFF:
+            shc_json_bool(json, o->name, *(const protobuf_c_boolean *)at);
+            break;
+        case SHC_WORDS: {
+            const size_t n = *(const size_t *)(base + o->has);
+            if (!n)
+                break;
+            shc_json_open(json, o->name, '[');
+            for (size_t k = 0; k < n; k++)
+                shc_json_str(json, NULL, (*(char **const *)at)[k]);
+            shc_json_close(json, ']');
+            break;
+        }
         case SHC_U32:
             shc_json_u64(json, o->name, *(const uint32_t *)at);
             break;

@@ -132,7 +132,7 @@ TestJob::TestJob(uint64_t step, uint64_t steps, Shard__V1__JobState state)
     job.owner = const_cast<char *>("ada");
     job.owner_uid = 1000;
     job.step = step;
-    job.parameters = 842000;
+    job.parameters = job.trainable = 842000;
     job.vocab = 256;
     job.context = 256;
     job.created_unix = 1700000000;
@@ -154,6 +154,7 @@ std::string step_event(uint64_t index, uint64_t step, double loss)
     result.step_ms = 12.5;
     result.tokens_per_s = 10240;
     result.samples = step * 8;
+    result.unix = 1700000000 + static_cast<double>(step);
     event.index = index;
     event.kind_case = SHARD__V1__EVENT__KIND_STEP;
     event.step = &result;
@@ -183,6 +184,7 @@ std::string eval_event(uint64_t index, uint64_t step, double loss)
     result.loss = loss;
     result.tokens = 4096;
     result.ms = 200;
+    result.unix = 1700000002;
     event.index = index;
     event.kind_case = SHARD__V1__EVENT__KIND_EVAL;
     event.eval = &result;

@@ -35,6 +35,7 @@ TEST(JsonOut, ReadsBack)
     shc_json_open(&json, nullptr, '{');
     shc_json_str(&json, "text", "a\"b\\c\n\t\x01\x7f gr\xC3\xB6\xC3\x9F");
     shc_json_str(&json, "broken", "x\xFFy");
+    shc_json_strn(&json, "nul", "a\0b", 3);
     shc_json_u64(&json, "u", 9007199254740993u);
     shc_json_i64(&json, "i", -5);
     shc_json_bool(&json, "yes", 1);
@@ -50,8 +51,9 @@ TEST(JsonOut, ReadsBack)
     const std::string text = shc_buf_str(&json.text);
     EXPECT_EQ(text.find('\n'), std::string::npos);
     json_error_t error;
-    json_t *root = json_loads(text.c_str(), JSON_REJECT_DUPLICATES, &error);
+    json_t *root = json_loads(text.c_str(), JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     ASSERT_NE(root, nullptr) << error.text << text;
+    EXPECT_EQ(json_string_length(json_object_get(root, "nul")), 3u);
     EXPECT_STREQ(json_string_value(json_object_get(root, "text")),
                  "a\"b\\c\n\t\x01\x7f gr\xC3\xB6\xC3\x9F");
     EXPECT_STREQ(json_string_value(json_object_get(root, "broken")), "x\xEF\xBF\xBDy");

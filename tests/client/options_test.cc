@@ -1,5 +1,6 @@
 #include "client/options.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <climits>
@@ -19,6 +20,9 @@ struct Args {
     int has_every;
     double every;
     char *text;
+    uint64_t size;
+    char **stops;
+    size_t n_stops;
     char *job;
     char *second;
 };
@@ -28,8 +32,10 @@ const shc_option extra[] = {
     {"every", "SECONDS", SHC_OPT_NUM, offsetof(Args, every), offsetof(Args, has_every), 1, 0.1, 60,
      "again"},
     {"text", "TEXT", SHC_RAW_TEXT, offsetof(Args, text), 0, 0, 0, 0, "free"},
+    {"size", "SIZE", SHC_SIZE, offsetof(Args, size), 0, 0, 1, 0, "bytes"},
+    {"stop", "TEXT", SHC_TEXTS, offsetof(Args, stops), offsetof(Args, n_stops), 0, 0, 0, "again"},
 };
-const shc_option_table extra_table = {extra, 3, 0};
+const shc_option_table extra_table = {extra, 5, 0};
 
 class Options : public ::testing::Test
 {
@@ -152,6 +158,77 @@ TEST_F(Options, ListsAreStrict)
 {
     for (const char *bad : {"1,2", "1,2,3,4", "1,,2", ",1,2", "1,2,", "a,b,c", "0,1,1", "1;2;3"})
         EXPECT_NE(refused({"--shard-degrees", bad}).find("--shard-degrees"), std::string::npos);
+}
+
+TEST_F(Options, TextsMayBeGivenAgain)
+{
+    ASSERT_EQ(parse({"--stop", "a,b", "--freeze", "*.wte.*,x", "--stop=\n", "--freeze", "h.?.*"}),
+              0);
+    ASSERT_EQ(args.n_stops, 2u);
+    EXPECT_STREQ(args.stops[0], "a,b");
+    EXPECT_STREQ(args.stops[1], "\n");
+    ASSERT_EQ(args.spec.spec.n_freeze, 3u);
+    EXPECT_STREQ(args.spec.spec.freeze[0], "*.wte.*");
+    EXPECT_STREQ(args.spec.spec.freeze[1], "x");
+    EXPECT_STREQ(args.spec.spec.freeze[2], "h.?.*");
+    for (const char *bad : {",", "a,", ",a", "a,,b"})
+        EXPECT_NE(refused({"--freeze", bad}).find("--freeze"), std::string::npos);
+}
+
+TEST_F(Options, Sizes)
+{
+    const std::pair<const char *, uint64_t> good[] = {
+        {"5GB", 5000000000},    {"1000", 1000},       {"3B", 3},
+        {"2KB", 2000},          {"7MB", 7000000},     {"1KiB", 1024},
+        {"512MiB", 512u << 20}, {"2GiB", 2ull << 30},
+    };
+    for (const auto &[text, value] : good) {
+        ASSERT_EQ(parse({"--size", text}), 0) << text;
+        EXPECT_EQ(args.size, value) << text;
+    }
+    for (const char *bad : {"0", "GB", "-1", "5gb", "5 GB", "1.5GB", "99999999999GiB", "5TB"})
+        EXPECT_NE(refused({"--size", bad}).find(bad), std::string::npos);
+}
+
+TEST_F(Options, OnOrOff)
+{
+    ASSERT_EQ(parse({"--packing", "off", "--nesterov", "--decay-all"}), 0);
+    EXPECT_EQ(args.spec.spec.has_packing_case, SHARD__V1__JOB_SPEC__HAS_PACKING_PACKING);
+    EXPECT_EQ(args.spec.spec.packing, 0);
+    EXPECT_EQ(args.spec.spec.nesterov, 1);
+    EXPECT_EQ(args.spec.spec.decay_all, 1);
+    ASSERT_EQ(parse({"--packing", "on"}), 0);
+    EXPECT_EQ(args.spec.spec.packing, 1);
+    ASSERT_EQ(parse({}), 0);
+    EXPECT_EQ(args.spec.spec.has_packing_case, SHARD__V1__JOB_SPEC__HAS_PACKING__NOT_SET);
+    EXPECT_EQ(refused({"--packing", "yes"}), "--packing: \"yes\" is not on or off; give on or off");
+}
+
+TEST_F(Options, NamesAndPaths)
+{
+    const std::string file = dir.write("tokenizer.json", "{}");
+    const std::string where = file.substr(0, file.rfind('/'));
+    char before[PATH_MAX];
+    ASSERT_NE(getcwd(before, sizeof before), nullptr);
+    ASSERT_EQ(chdir(where.c_str()), 0);
+    ASSERT_EQ(mkdir("model", 0755), 0);
+    char real[PATH_MAX];
+    ASSERT_NE(realpath(".", real), nullptr);
+    const std::string here = real;
+    EXPECT_EQ(parse({"--model", "model", "--tokenizer", "tokenizer.json", "--init-from", "./none"}),
+              0)
+        << shc_buf_str(&message);
+    EXPECT_EQ(args.spec.spec.model, here + "/model");
+    EXPECT_EQ(args.spec.spec.tokenizer, here + "/tokenizer.json");
+    EXPECT_EQ(args.spec.spec.init_from, here + "/none");
+    EXPECT_EQ(parse({"--model", "gpt2", "--tokenizer", "bytes", "--init-from", "random"}), 0);
+    EXPECT_STREQ(args.spec.spec.model, "gpt2");
+    EXPECT_STREQ(args.spec.spec.tokenizer, "bytes");
+    EXPECT_STREQ(args.spec.spec.init_from, "random");
+    EXPECT_NE(refused({"--model", "no/such/dir"}).find("--model: no/such/dir: No such file"),
+              std::string::npos);
+    EXPECT_EQ(rmdir("model"), 0);
+    ASSERT_EQ(chdir(before), 0);
 }
 
 TEST_F(Options, FlagsAreStrict)
@@ -281,6 +358,34 @@ TEST_F(Options, JsonFile)
     EXPECT_EQ(args.spec.spec.eps, 1e-9);
     EXPECT_EQ(args.spec.spec.n_shard_degrees, 3u);
     EXPECT_STREQ(args.spec.spec.data, data.c_str());
+}
+
+TEST_F(Options, JsonFileOfListsAndSwitches)
+{
+    const std::string file =
+        dir.write("job.json", "{\"freeze\": [\"*.wte.*\", \"h.0.*\"], \"packing\": false,\n"
+                              " \"nesterov\": true, \"decay_all\": false, \"momentum\": 0.5,\n"
+                              " \"dtype\": \"fp16\", \"loss-scale-window\": 20}");
+    ASSERT_EQ(parse({}), 0);
+    ASSERT_EQ(read_file(file), 0) << shc_buf_str(&message);
+    ASSERT_EQ(args.spec.spec.n_freeze, 2u);
+    EXPECT_STREQ(args.spec.spec.freeze[1], "h.0.*");
+    EXPECT_EQ(args.spec.spec.has_packing_case, SHARD__V1__JOB_SPEC__HAS_PACKING_PACKING);
+    EXPECT_EQ(args.spec.spec.packing, 0);
+    EXPECT_EQ(args.spec.spec.nesterov, 1);
+    EXPECT_EQ(args.spec.spec.decay_all, 0);
+    EXPECT_EQ(args.spec.spec.momentum, 0.5);
+    EXPECT_STREQ(args.spec.spec.dtype, "fp16");
+    EXPECT_EQ(args.spec.spec.loss_scale_window, 20u);
+    ASSERT_EQ(parse({"--freeze", "x"}), 0); // the command line replaces the list
+    ASSERT_EQ(read_file(file), 0) << shc_buf_str(&message);
+    ASSERT_EQ(args.spec.spec.n_freeze, 1u);
+    EXPECT_STREQ(args.spec.spec.freeze[0], "x");
+    EXPECT_NE(file_refused("{\"packing\": \"no\"}").find("\"packing\" is not true or false"),
+              std::string::npos);
+    EXPECT_NE(file_refused("{\"nesterov\": 1}").find("true or false"), std::string::npos);
+    EXPECT_NE(file_refused("{\"freeze\": [1]}").find("array of strings"), std::string::npos);
+    EXPECT_NE(file_refused("{\"freeze\": \"a,\"}").find("--freeze"), std::string::npos);
 }
 
 TEST_F(Options, StrategyOnTheCommandLineOverridesDegreesInTheFile)

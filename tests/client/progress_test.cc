@@ -132,3 +132,33 @@ TEST(Rate, UsesStepTimeForHistoryAndArrivalForSharedRanks)
     EXPECT_EQ(shc_rate_eta(&shared, 200), 0);
     EXPECT_EQ(shc_rate_eta(&shared, 100), -1);
 }
+
+TEST(Preparing, TextAndBar)
+{
+    Shard__V1__Progress p = SHARD__V1__PROGRESS__INIT;
+    const shc_term wide{true, false, true, 100, 40}, narrow{true, false, false, 45, 40};
+    shc_buf out{};
+    p.what = const_cast<char *>("tokenizing");
+    p.done = 5 << 20;
+    p.total = 20 << 20;
+    EXPECT_EQ(shc_preparing_share(&p), 0.25);
+    shc_preparing_plain(&out, &p);
+    EXPECT_STREQ(shc_buf_str(&out), "tokenizing 5.0 MiB of 20.0 MiB (25%)");
+    shc_buf_clear(&out);
+    shc_preparing_bar(&out, &p, &wide);
+    EXPECT_NE(std::string(shc_buf_str(&out)).find("tokenizing 5.0 MiB of 20.0 MiB (25%)"),
+              std::string::npos);
+    EXPECT_NE(std::string(shc_buf_str(&out)).find("\xE2\x96\x88"), std::string::npos);
+    shc_buf_clear(&out);
+    shc_preparing_bar(&out, &p, &narrow); // no room for a bar
+    EXPECT_STREQ(shc_buf_str(&out), "tokenizing 5.0 MiB of 20.0 MiB (25%)");
+    shc_buf_clear(&out);
+    p.done = 25 << 20; // never beyond all of it
+    EXPECT_EQ(shc_preparing_share(&p), 1);
+    p.what = const_cast<char *>("");
+    p.done = 17;
+    p.total = 0;
+    shc_preparing_plain(&out, &p);
+    EXPECT_STREQ(shc_buf_str(&out), "preparing 17 B");
+    shc_buf_fini(&out);
+}

@@ -133,30 +133,69 @@ struct World {
 
 TEST(StatusView, Golden)
 {
-    EXPECT_EQ(
-        World().render(),
-        "shardd 0.1.0 | up 2:13:04 | pid 4711 | resident 512.1 MiB | 3 connections\n"
-        "socket /run/shardd/shardd.sock | state /var/lib/shardd\n"
-        "\n"
-        "RANK  DEVICE  ISA   THREADS  BUSY  PLANNED   BUDGET\n"
-        "   0  cpu     avx2        1   93%  1.0 GiB  4.0 GiB  [####............]\n"
-        "   1  cpu     avx2        1   93%  1.0 GiB  4.0 GiB  [####............]\n"
-        "\n"
-        "tale | job 7 | running | step 120/300 | loss 2.1234 | 12.3k tokens/s"
-        " | eval 2.2000 at step 100\n"
-        "  gpt-byte-1m | 842k parameters | zero3 p,g,o 2,2,2 of 2 ranks"
-        " | batch 8 = 2 x 2 x 2 of 16 tokens\n"
-        "  params fp32, reduce fp32, master fp32, moments fp32 | determinism strategy (width 2)"
-        " | 0 queued | 1 watching | owner ada\n"
-        "\n"
-        "  memory  per rank (x2)  planned      now     peak\n"
-        "  host    params         1.6 MiB  1.6 MiB  1.6 MiB\n"
-        "          optimizer      3.2 MiB  3.2 MiB  3.2 MiB\n"
-        "          total          4.8 MiB  4.8 MiB  4.8 MiB\n"
-        "\n"
-        "  sent by a rank  planned/step  last step      total  calls\n"
-        "  all_gather           3.2 MiB    3.2 MiB  385.4 MiB    720\n"
-        "  reduce_scatter       3.2 MiB    3.2 MiB  385.4 MiB    720\n");
+    EXPECT_EQ(World().render(),
+              "shardd 0.1.0 | up 2:13:04 | pid 4711 | resident 512.1 MiB | 3 connections\n"
+              "socket /run/shardd/shardd.sock | state /var/lib/shardd\n"
+              "\n"
+              "RANK  DEVICE  ISA   THREADS  BUSY  PLANNED   BUDGET\n"
+              "   0  cpu     avx2        1   93%  1.0 GiB  4.0 GiB  [####............]\n"
+              "   1  cpu     avx2        1   93%  1.0 GiB  4.0 GiB  [####............]\n"
+              "\n"
+              "tale | job 7 | running | step 120/300 | loss 2.1234 | 12.3k tokens/s"
+              " | eval 2.2000 at step 100\n"
+              "  gpt-byte-1m | 842k parameters | zero3 p,g,o 2,2,2 of 2 ranks"
+              " | batch 8 = 2 x 2 x 2 of 16 tokens\n"
+              "  compute fp32, params fp32 | reduce fp32, master fp32, moments fp32"
+              " | determinism strategy (width 2) | 0 queued | 1 watching | owner ada\n"
+              "\n"
+              "  memory  per rank (x2)  planned      now     peak\n"
+              "  host    params         1.6 MiB  1.6 MiB  1.6 MiB\n"
+              "          optimizer      3.2 MiB  3.2 MiB  3.2 MiB\n"
+              "          total          4.8 MiB  4.8 MiB  4.8 MiB\n"
+              "\n"
+              "  sent by a rank  planned/step  last step      total  calls\n"
+              "  all_gather           3.2 MiB    3.2 MiB  385.4 MiB    720\n"
+              "  reduce_scatter       3.2 MiB    3.2 MiB  385.4 MiB    720\n");
+}
+
+TEST(StatusView, WhatIsInUse)
+{
+    World world;
+    Shard__V1__Progress progress = SHARD__V1__PROGRESS__INIT;
+    static char what[] = "tokenizing", fp16[] = "fp16", lion[] = "lion", full[] = "full",
+                tokenizer[] = "/m/tokenizer.json";
+    progress.what = what;
+    progress.done = 3 << 20;
+    progress.total = 12 << 20;
+    world.job.job.progress = &progress;
+    world.job.job.trainable = 42000;
+    world.job_status.compute_dtype = world.job_status.param_dtype = fp16;
+    world.job_status.optimizer = lion;
+    world.job_status.checkpointing = full;
+    world.job_status.tokenizer = tokenizer;
+    world.job_status.loss_scale = 32768;
+    const std::string out = world.render();
+    EXPECT_NE(out.find("tale | job 7 | running | tokenizing 3.0 MiB of 12.0 MiB (25%) | step"),
+              std::string::npos)
+        << out;
+    EXPECT_NE(out.find(" | loss scale 32768 | 0 skipped\n"), std::string::npos) << out;
+    EXPECT_NE(out.find(" | 42.0k of 842k parameters trained | "), std::string::npos) << out;
+    EXPECT_NE(out.find("  compute fp16, params fp16 | reduce fp32, master fp32, moments fp32 | lion"
+                       " | checkpointing full | tokenizer /m/tokenizer.json | determinism"),
+              std::string::npos)
+        << out;
+    json_t *root = world.json();
+    const json_t *job = json_array_get(json_object_get(root, "jobs"), 0);
+    EXPECT_STREQ(json_string_value(json_object_get(job, "compute_dtype")), "fp16");
+    EXPECT_STREQ(json_string_value(json_object_get(job, "optimizer")), "lion");
+    EXPECT_STREQ(json_string_value(json_object_get(job, "checkpointing")), "full");
+    EXPECT_STREQ(json_string_value(json_object_get(job, "tokenizer")), "/m/tokenizer.json");
+    EXPECT_EQ(json_real_value(json_object_get(job, "loss_scale")), 32768);
+    EXPECT_EQ(json_integer_value(json_object_get(job, "trainable")), 42000);
+    const json_t *done = json_object_get(job, "progress");
+    EXPECT_STREQ(json_string_value(json_object_get(done, "what")), "tokenizing");
+    EXPECT_EQ(json_integer_value(json_object_get(done, "done")), 3 << 20);
+    json_decref(root);
 }
 
 TEST(StatusView, RanksThatDifferStandApart)

@@ -100,7 +100,7 @@ def steps_of(lines):
 
 def untimed(step):
     """A step result without what a clock measured."""
-    return {key: value for key, value in step.items() if key not in ("step_ms", "tokens_per_s")}
+    return {key: value for key, value in step.items() if key not in ("step_ms", "tokens_per_s", "unix")}
 
 
 def run_as(uid=None, gid=None, groups=()):
