@@ -144,9 +144,21 @@ static void null_block_sumsq(const shd_opctx *ctx, double *out, const float *x, 
 }
 
 static void null_adamw(const shd_opctx *ctx, float *p, const float *g, float *m, float *v,
-                       int64_t n, const shd_adamw_args *args)
+                       int64_t n, const shd_adam_args *args)
 {
     (void)ctx, (void)p, (void)g, (void)m, (void)v, (void)n, (void)args;
+}
+
+static void null_sgd(const shd_opctx *ctx, float *p, const float *g, float *buf, int64_t n,
+                     const shd_sgd_args *args)
+{
+    (void)ctx, (void)p, (void)g, (void)buf, (void)n, (void)args;
+}
+
+static void null_lion(const shd_opctx *ctx, float *p, const float *g, float *m, int64_t n,
+                      const shd_lion_args *args)
+{
+    (void)ctx, (void)p, (void)g, (void)m, (void)n, (void)args;
 }
 
 static void null_fill_normal(const shd_opctx *ctx, float *out, int64_t n, uint64_t seed,
@@ -187,6 +199,9 @@ const shd_ops *shd_ops_null(void)
         .tree_sum = null_tree_sum,
         .block_sumsq = null_block_sumsq,
         .adamw = null_adamw,
+        .adam = null_adamw,
+        .sgd = null_sgd,
+        .lion = null_lion,
         .fill_normal = null_fill_normal,
         .fill_constant = null_fill_constant,
     };

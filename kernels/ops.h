@@ -38,12 +38,22 @@ typedef struct shd_attn_shape {
     float scale;                             /* usually 1/sqrt(D) */
 } shd_attn_shape;
 
-typedef struct shd_adamw_args {
+/* Of an optimizer's step; the gradient is multiplied by grad_scale first (clipping). */
+typedef struct shd_adam_args {
     float lr, beta1, beta2, eps, weight_decay;
     float bias_correction1; /* 1 - beta1^t */
     float bias_correction2; /* 1 - beta2^t */
-    float grad_scale;       /* gradient is multiplied by this first (clipping) */
-} shd_adamw_args;
+    float grad_scale;
+} shd_adam_args;
+
+typedef struct shd_sgd_args {
+    float lr, momentum, weight_decay, grad_scale;
+    int nesterov;
+} shd_sgd_args;
+
+typedef struct shd_lion_args {
+    float lr, beta1, beta2, weight_decay, grad_scale;
+} shd_lion_args;
 
 typedef struct shd_ops {
     const char *name; /* e.g. "cpu-x86-64-v4", "null" */
@@ -130,10 +140,23 @@ typedef struct shd_ops {
                      int acc);
     /* out[j] = Σ x[256j .. 256j+255]² in double, in a fixed order. out has n/256 elements. */
     void (*block_sumsq)(const shd_opctx *, double *out, const float *x, int64_t n);
+
+    /* ---- optimizers; any n. p, g and the states are [n]; see daemon/optim/optim.h ---- */
     /* AdamW (Loshchilov & Hutter 2019, alg. 2) as torch.optim.AdamW: p *= 1 - lr*wd, then
-     * p -= lr/bc1 * m / (sqrt(v)/sqrt(bc2) + eps). Any n. */
+     * p -= lr/bc1 * m / (sqrt(v)/sqrt(bc2) + eps). */
     void (*adamw)(const shd_opctx *, float *p, const float *g, float *m, float *v, int64_t n,
-                  const shd_adamw_args *);
+                  const shd_adam_args *);
+    /* Adam (Kingma & Ba 2015) as torch.optim.Adam: g += wd*p, then as above without decay. */
+    void (*adam)(const shd_opctx *, float *p, const float *g, float *m, float *v, int64_t n,
+                 const shd_adam_args *);
+    /* As torch.optim.SGD without dampening: g += wd*p; buf = momentum*buf + g; p -= lr * (nesterov
+     * ? g + momentum*buf : buf). buf NULL: p -= lr*g. */
+    void (*sgd)(const shd_opctx *, float *p, const float *g, float *buf, int64_t n,
+                const shd_sgd_args *);
+    /* Lion (Chen et al. 2023, alg. 2): p -= lr * (sign(beta1*m + (1-beta1)*g) + wd*p), then
+     * m = beta2*m + (1-beta2)*g. */
+    void (*lion)(const shd_opctx *, float *p, const float *g, float *m, int64_t n,
+                 const shd_lion_args *);
 
     /* ---- initialisation; any n. Element i gets the value numbered index0 + i of the stream
      *      (seed, stream), so that any rank can make any part ---- */

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const names[] = {"cosine", "linear", "constant"};
+static const char *const names[] = {"cosine", "linear", "constant", "wsd", "inverse_sqrt"};
 
 int shd_schedule_parse(const char *word, shd_schedule_kind *out, shd_error *err)
 {
@@ -12,19 +12,25 @@ int shd_schedule_parse(const char *word, shd_schedule_kind *out, shd_error *err)
         *out = SHD_SCHEDULE_COSINE;
         return 0;
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         if (strcmp(word, names[i]) == 0) {
             *out = (shd_schedule_kind)i;
             return 0;
         }
     }
-    return shd_fail(err, SHD_EINVAL,
-                    "--schedule '%s' is not known; choose cosine, linear or constant", word);
+    return shd_fail(
+        err, SHD_EINVAL,
+        "--schedule '%s' is not known; choose cosine, linear, constant, wsd or inverse_sqrt", word);
 }
 
 const char *shd_schedule_name(shd_schedule_kind kind)
 {
     return names[kind];
+}
+
+int shd_schedule_ends(shd_schedule_kind kind)
+{
+    return kind != SHD_SCHEDULE_CONSTANT && kind != SHD_SCHEDULE_INVERSE_SQRT;
 }
 
 double shd_schedule_lr(const shd_schedule *s, uint64_t step)
@@ -35,11 +41,19 @@ double shd_schedule_lr(const shd_schedule *s, uint64_t step)
     if (s->kind == SHD_SCHEDULE_CONSTANT) {
         return s->lr;
     }
+    if (s->kind == SHD_SCHEDULE_INVERSE_SQRT) {
+        return s->lr * sqrt((double)(s->warmup > 0 ? s->warmup : 1) / (double)step);
+    }
     if (step >= s->steps) {
         return s->lr_min;
     }
-    const double x = (double)(step - s->warmup) / (double)(s->steps - s->warmup);
-    return s->kind == SHD_SCHEDULE_LINEAR
-               ? s->lr + (s->lr_min - s->lr) * x
-               : s->lr_min + (s->lr - s->lr_min) * 0.5 * (1.0 + cos(M_PI * x));
+    /* The step up to which the rate is at its peak. */
+    const uint64_t from = s->kind == SHD_SCHEDULE_WSD ? s->steps - s->decay_steps : s->warmup;
+    if (step <= from) {
+        return s->lr;
+    }
+    const double x = (double)(step - from) / (double)(s->steps - from);
+    return s->kind == SHD_SCHEDULE_COSINE
+               ? s->lr_min + (s->lr - s->lr_min) * 0.5 * (1.0 + cos(M_PI * x))
+               : s->lr + (s->lr_min - s->lr) * x;
 }

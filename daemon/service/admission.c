@@ -100,7 +100,7 @@ static int prepare(request *r)
 {
     shd_admission *a = &r->admission;
     look_up_owner(a->who.uid, a->owner);
-    SHD_TRY(shd_spec_resolve(r->message, r->n_ranks, &a->spec, &a->err));
+    SHD_TRY(shd_spec_resolve(r->message, r->n_ranks, NULL, &a->spec, &a->err));
     if (r->open_files && a->spec.data_path != NULL) {
         SHD_TRY(open_source(r, a->spec.data_path, &a->data, &a->err));
     }
@@ -152,7 +152,7 @@ static int try_change(const request *r, const change *c, uint64_t *needs)
     }
     shd_spec spec;
     shd_plan plan;
-    if (shd_spec_resolve(&m, r->n_ranks, &spec, NULL) < 0) {
+    if (shd_spec_resolve(&m, r->n_ranks, NULL, &spec, NULL) < 0) {
         return 0; /* e.g. the batch does not divide: not a setting to name */
     }
     int fits = 0;

@@ -46,19 +46,24 @@ static int init_unit(shd_units *units, uint32_t u, shd_error *err)
     SHD_TRY(take_part(units, SHD_TAG_GRADS, unit->n, s->g, shd_strategy_index_g(s, r), &unit->grads,
                       err));
     const uint32_t io = shd_strategy_index_o(s, r);
-    SHD_TRY(take_part(units, SHD_TAG_OPTIMIZER, unit->n, s->o, io, &unit->m, err));
-    SHD_TRY(take_part(units, SHD_TAG_OPTIMIZER, unit->n, s->o, io, &unit->v, err));
-    zero(units, unit->m.data, unit->m.end - unit->m.begin);
-    zero(units, unit->v.data, unit->v.end - unit->v.begin);
+    const int64_t own = unit->n / s->o;
+    unit->master =
+        (shd_range){own * io, own * (io + 1), unit->params.data + (own * io - unit->params.begin)};
+    for (uint32_t k = 0; k < units->n_states; k++) {
+        SHD_TRY(take(units, SHD_TAG_OPTIMIZER, own, &unit->state[k], err));
+        zero(units, unit->state[k], own);
+    }
     return 0;
 }
 
 int shd_units_init(shd_units *units, const shd_layout *layout, const shd_strategy *strategy,
-                   shd_device *dev, shd_arena *arena, shd_comm *comm, shd_error *err)
+                   uint32_t n_states, shd_device *dev, shd_arena *arena, shd_comm *comm,
+                   shd_error *err)
 {
     *units = (shd_units){.layout = layout,
                          .strategy = *strategy,
                          .rank = shd_comm_rank(comm),
+                         .n_states = n_states,
                          .dev = dev,
                          .arena = arena,
                          .comm = comm};
@@ -91,8 +96,9 @@ void shd_units_fini(shd_units *units)
         }
         shd_arena_release(units->arena, unit->params.data);
         shd_arena_release(units->arena, unit->grads.data);
-        shd_arena_release(units->arena, unit->m.data);
-        shd_arena_release(units->arena, unit->v.data);
+        for (int k = 0; k < SHD_UNIT_STATES; k++) {
+            shd_arena_release(units->arena, unit->state[k]);
+        }
     }
     free(units->units);
     *units = (shd_units){0};
@@ -270,18 +276,11 @@ int shd_unit_sumsq(shd_units *units, uint32_t u, double *sum, shd_error *err)
     return rc;
 }
 
-shd_range shd_unit_update_params(const shd_units *units, uint32_t u)
-{
-    const shd_unit *unit = &units->units[u];
-    return (shd_range){unit->m.begin, unit->m.end,
-                       unit->params.data + (unit->m.begin - unit->params.begin)};
-}
-
 shd_range shd_unit_update_grads(const shd_units *units, uint32_t u)
 {
     const shd_unit *unit = &units->units[u];
-    return (shd_range){unit->m.begin, unit->m.end,
-                       unit->grads.data + (unit->m.begin - unit->grads.begin)};
+    return (shd_range){unit->master.begin, unit->master.end,
+                       unit->grads.data + (unit->master.begin - unit->grads.begin)};
 }
 
 int shd_unit_update_finish(shd_units *units, uint32_t u, shd_error *err)
@@ -290,7 +289,7 @@ int shd_unit_update_finish(shd_units *units, uint32_t u, shd_error *err)
         return 0;
     }
     const shd_unit *unit = &units->units[u];
-    const shd_range mine = shd_unit_update_params(units, u);
+    const shd_range mine = unit->master;
     return shd_comm_all_gather(units->groups[SHD_GROUP_UPDATE], SHD_COMM_ALL_GATHER, units->dev,
                                mine.data, unit->params.data,
                                (size_t)(mine.end - mine.begin) * sizeof(float), err);

@@ -1,9 +1,10 @@
 /* The units of one rank: their flat memory, and the collectives that move it. Floor F3; the rank's
  * thread. Every rank calls the same functions in the same order.
  *
- * Per unit of n (padded) elements a rank keeps n/p parameters, n/g gradients and 2n/o moments. Two
- * buffers come and go: the full parameters (tag gathered) and the unreduced gradient of the
- * micro-batch at hand (tag comm). A degree of 1 makes the kept memory serve as the full one. */
+ * Per unit of n (padded) elements a rank keeps n/p parameters, n/g gradients and n/o of every state
+ * of the optimizer. Two buffers come and go: the full parameters (tag gathered) and the unreduced
+ * gradient of the micro-batch at hand (tag comm). A degree of 1 makes the kept memory serve as the
+ * full one. */
 #ifndef SHD_DAEMON_SHARD_UNIT_H
 #define SHD_DAEMON_SHARD_UNIT_H
 
@@ -20,6 +21,8 @@
 extern "C" {
 #endif
 
+#define SHD_UNIT_STATES 2 /* the most that an optimizer keeps per element */
+
 typedef enum shd_unit_memory { SHD_UNIT_SHARDED = 0, SHD_UNIT_FULL } shd_unit_memory;
 
 /* A range of a unit's flat buffer and the memory that holds it. */
@@ -29,10 +32,11 @@ typedef struct shd_range {
 } shd_range;
 
 typedef struct shd_unit {
-    int64_t n;        /* padded elements */
-    shd_range params; /* p-part; fp32: these are the master weights */
-    shd_range grads;  /* g-part; only its o-part is ever complete */
-    shd_range m, v;   /* o-part; AdamW's moments */
+    int64_t n;                     /* padded elements */
+    shd_range params;              /* p-part; fp32: these are the master weights */
+    shd_range grads;               /* g-part; only its o-part is ever complete */
+    shd_range master;              /* o-part of the parameters, inside `params` */
+    float *state[SHD_UNIT_STATES]; /* [o-part]; of the optimizer, NULL beyond n_states */
     shd_unit_memory memory;
     float *full;       /* [n] while FULL, else NULL */
     float *local_grad; /* [n] between grad_begin and grad_reduce, else NULL */
@@ -42,6 +46,7 @@ typedef struct shd_units {
     const shd_layout *layout; /* borrowed */
     shd_strategy strategy;
     uint32_t rank;
+    uint32_t n_states;
     shd_device *dev;                   /* borrowed */
     shd_arena *arena;                  /* borrowed */
     shd_comm *comm;                    /* borrowed; all ranks */
@@ -50,10 +55,11 @@ typedef struct shd_units {
     uint32_t folded;                   /* accumulation rounds that the gradients hold */
 } shd_units;
 
-/* Takes the persistent memory (contents undefined but for zeroed moments) and makes the groups.
- * On failure nothing is held. */
+/* Takes the persistent memory (contents undefined but for zeroed states, of which there are
+ * n_states per element) and makes the groups. On failure nothing is held. */
 int shd_units_init(shd_units *units, const shd_layout *layout, const shd_strategy *strategy,
-                   shd_device *dev, shd_arena *arena, shd_comm *comm, shd_error *err);
+                   uint32_t n_states, shd_device *dev, shd_arena *arena, shd_comm *comm,
+                   shd_error *err);
 void shd_units_fini(shd_units *units);
 
 /* Makes unit u FULL by all-gathering the p-parts; nothing when it is. */
@@ -80,8 +86,7 @@ int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err);
  * block order on top of *sum, so that neither strategy nor W changes a bit. After grad_finish. */
 int shd_unit_sumsq(shd_units *units, uint32_t u, double *sum, shd_error *err);
 
-/* The o-part of the parameters (inside the p-part) and of the gradients, for the optimizer. */
-shd_range shd_unit_update_params(const shd_units *units, uint32_t u);
+/* The o-part of the gradients, for the optimizer. */
 shd_range shd_unit_update_grads(const shd_units *units, uint32_t u);
 
 /* After the optimizer: completes this rank's p-part of the parameters. */

@@ -1,15 +1,24 @@
 /* Checking a job's specification; see spec.h. Floor F4; pure. */
 #include "daemon/train/spec.h"
 
+#include <fnmatch.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/base/mem.h"
 
-enum { MAX_SEQUENCES = 1 << 20 };
+enum { MAX_SEQUENCES = 1 << 20, MAX_PATTERNS = 1000 };
 
 #define MAX_STEPS UINT64_C(1000000000)
+
+static const char *const checkpointings[] = {"none", "selective", "full"};
+
+const char *shd_checkpointing_name(shd_checkpointing checkpointing)
+{
+    return checkpointings[checkpointing];
+}
 
 static int check_name(const char *name, shd_error *err)
 {
@@ -54,16 +63,38 @@ static int real(const char *flag, double value, double least, double most, shd_e
     return 0;
 }
 
+/* One of `n` words ("" is the first); *out is its index. */
+static int choice(const char *flag, const char *value, const char *const *words, int n, int *out,
+                  shd_error *err)
+{
+    char all[128] = "";
+    for (int i = 0; i < n; i++) {
+        if (value[0] == '\0' || strcmp(value, words[i]) == 0) {
+            *out = i;
+            return 0;
+        }
+        const size_t used = strlen(all);
+        snprintf(all + used, sizeof all - used, "%s%s",
+                 i == 0       ? ""
+                 : i == n - 1 ? " or "
+                              : ", ",
+                 words[i]);
+    }
+    return shd_fail(err, SHD_EINVAL, "--%s '%s' is not known; choose %s", flag, value, all);
+}
+
+/* A setting that was given though it has no effect. */
+static int idle(const char *flag, int given, const char *with, shd_error *err)
+{
+    return given ? shd_fail(err, SHD_EINVAL, "--%s has no effect with %s; leave it out", flag, with)
+                 : 0;
+}
+
 static int check_unsupported(const Shard__V1__JobSpec *in, shd_error *err)
 {
     SHD_TRY(only("tokenizer", in->tokenizer, "bytes", err));
-    SHD_TRY(only("optimizer", in->optimizer, "adamw", err));
-    SHD_TRY(only("dtype", in->dtype, "fp32", err));
-    SHD_TRY(only("reduce-dtype", in->reduce_dtype, "fp32", err));
-    SHD_TRY(only("activation-checkpointing", in->activation_checkpointing, "none", err));
     SHD_TRY(only("offload-optimizer", in->offload_optimizer, "none", err));
     SHD_TRY(only("offload-params", in->offload_params, "none", err));
-    SHD_TRY(only("init-from", in->init_from, "random", err));
     if (strcmp(in->determinism, "run") != 0) { /* the level strategy holds all of run's promises */
         SHD_TRY(only("determinism", in->determinism, "strategy", err));
     }
@@ -76,11 +107,17 @@ static int check_unsupported(const Shard__V1__JobSpec *in, shd_error *err)
     return 0;
 }
 
-static int resolve_model(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+static int resolve_model(const Shard__V1__JobSpec *in, const shd_model_config *config,
+                         shd_spec *out, shd_error *err)
 {
     if (in->model[0] == '\0') {
         return shd_fail(err, SHD_EINVAL, "--model is missing; give a preset: %s",
                         shd_model_presets());
+    }
+    out->model_name = shd_strdup(in->model);
+    if (config != NULL) {
+        out->model = *config;
+        return 0;
     }
     if (strchr(in->model, '/') != NULL) {
         return shd_fail(err, SHD_EUNSUPPORTED,
@@ -88,8 +125,29 @@ static int resolve_model(const Shard__V1__JobSpec *in, shd_spec *out, shd_error 
                         "a preset: %s",
                         in->model, shd_model_presets());
     }
-    SHD_TRY(shd_model_preset(in->model, &out->model, err));
-    strncpy(out->model_name, in->model, sizeof out->model_name - 1);
+    return shd_model_preset(in->model, &out->model, err);
+}
+
+static int resolve_init(const Shard__V1__JobSpec *in, int directory, shd_spec *out, shd_error *err)
+{
+    const char *from = in->init_from;
+    if (from[0] == '\0') {
+        from = directory ? "pretrained" : "random";
+    }
+    if (strcmp(from, "pretrained") == 0 && !directory) {
+        return shd_fail(err, SHD_EINVAL,
+                        "--init-from pretrained: the preset %s has no weights; give --model a "
+                        "directory, or --init-from one",
+                        out->model_name);
+    }
+    if (strcmp(from, "random") != 0 && strcmp(from, "pretrained") != 0 &&
+        strchr(from, '/') == NULL) {
+        return shd_fail(err, SHD_EINVAL,
+                        "--init-from '%s' is not known; choose random, pretrained or a directory "
+                        "(with a '/')",
+                        from);
+    }
+    out->init_from = shd_strdup(from);
     return 0;
 }
 
@@ -112,7 +170,9 @@ static int resolve_batch(const Shard__V1__JobSpec *in, shd_spec *out, shd_error 
     out->global_batch = (uint32_t)global;
     out->accumulation = (uint32_t)(global / round);
     out->seq_len = in->has_seq_len_case ? in->seq_len : (uint32_t)out->model.context;
-    SHD_TRY(whole("seq-len", out->seq_len, 1, UINT32_MAX, err));
+    if (out->seq_len == 0) {
+        SHD_TRY(whole("seq-len", out->seq_len, 1, (uint64_t)out->model.context, err));
+    }
     if ((int64_t)out->seq_len > out->model.context) {
         return shd_fail(
             err, SHD_EINVAL,
@@ -128,15 +188,15 @@ static int resolve_batch(const Shard__V1__JobSpec *in, shd_spec *out, shd_error 
     return 0;
 }
 
-static int resolve_optimizer(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+static int resolve_schedule(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
 {
     const int client_driven = out->data_path == NULL;
     out->steps = in->has_steps_case ? in->steps : client_driven ? 0 : 1000;
     SHD_TRY(whole("steps", out->steps, client_driven ? 0 : 1, MAX_STEPS, err));
     shd_schedule *s = &out->schedule;
     SHD_TRY(shd_schedule_parse(in->schedule, &s->kind, err));
-    if (out->steps == 0) {
-        if (in->schedule[0] != '\0' && s->kind != SHD_SCHEDULE_CONSTANT) {
+    if (out->steps == 0 && shd_schedule_ends(s->kind)) {
+        if (in->schedule[0] != '\0') {
             return shd_fail(err, SHD_EINVAL,
                             "--schedule %s needs an end: give --steps, or --schedule constant",
                             in->schedule);
@@ -146,21 +206,156 @@ static int resolve_optimizer(const Shard__V1__JobSpec *in, shd_spec *out, shd_er
     s->steps = out->steps;
     s->lr = in->has_lr_case ? in->lr : 3e-4;
     SHD_TRY(real("lr", s->lr, 0, SHD_SPEC_LR_MAX, err));
-    s->lr_min = in->has_lr_min_case ? in->lr_min : s->lr / 10;
-    SHD_TRY(real("lr-min", s->lr_min, 0, SHD_SPEC_LR_MAX, err));
+    char with[64];
+    snprintf(with, sizeof with, "--schedule %s", shd_schedule_name(s->kind));
+    if (shd_schedule_ends(s->kind)) {
+        s->lr_min = in->has_lr_min_case ? in->lr_min : s->lr / 10;
+        SHD_TRY(real("lr-min", s->lr_min, 0, SHD_SPEC_LR_MAX, err));
+    } else {
+        SHD_TRY(idle("lr-min", in->has_lr_min_case, with, err));
+    }
     s->warmup = in->has_warmup_case ? in->warmup : 0;
     SHD_TRY(whole("warmup", s->warmup, 0, out->steps > 0 ? out->steps : MAX_STEPS, err));
-    out->weight_decay = in->has_weight_decay_case ? in->weight_decay : 0.1;
+    if (s->kind != SHD_SCHEDULE_WSD) {
+        return idle("decay-steps", in->has_decay_steps_case, with, err);
+    }
+    const uint64_t most = out->steps - s->warmup;
+    if (most == 0) {
+        return shd_fail(err, SHD_EINVAL,
+                        "--schedule wsd: --warmup %llu takes all --steps; leave some to decay",
+                        (unsigned long long)s->warmup);
+    }
+    const uint64_t tenth = out->steps < 10 ? 1 : out->steps / 10;
+    s->decay_steps = in->has_decay_steps_case ? in->decay_steps : tenth < most ? tenth : most;
+    return whole("decay-steps", s->decay_steps, 1, most, err);
+}
+
+static int resolve_optimizer(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+{
+    shd_optim *o = &out->optim;
+    SHD_TRY(shd_optim_parse(in->optimizer, &o->kind, err));
+    const int sgd = o->kind == SHD_OPTIM_SGD, lion = o->kind == SHD_OPTIM_LION;
+    char with[64];
+    snprintf(with, sizeof with, "--optimizer %s", shd_optim_name(o->kind));
+    if (sgd) {
+        SHD_TRY(idle("beta1", in->has_beta1_case, with, err));
+        SHD_TRY(idle("beta2", in->has_beta2_case, with, err));
+        o->momentum = in->has_momentum_case ? in->momentum : 0.9;
+        SHD_TRY(real("momentum", o->momentum, 0, 0.9999999, err));
+        o->nesterov = in->nesterov;
+        SHD_TRY(idle("nesterov", o->nesterov && o->momentum == 0, "--momentum 0", err));
+    } else {
+        SHD_TRY(idle("momentum", in->has_momentum_case, with, err));
+        SHD_TRY(idle("nesterov", in->nesterov, with, err));
+        o->beta1 = in->has_beta1_case ? in->beta1 : 0.9;
+        SHD_TRY(real("beta1", o->beta1, 0, 0.9999999, err));
+        o->beta2 = in->has_beta2_case ? in->beta2 : lion ? 0.99 : 0.95;
+        SHD_TRY(real("beta2", o->beta2, 0, 0.9999999, err));
+    }
+    if (sgd || lion) {
+        SHD_TRY(idle("eps", in->has_eps_case, with, err));
+    } else {
+        o->eps = in->has_eps_case ? in->eps : 1e-8;
+        SHD_TRY(real("eps", o->eps, 1e-30, 1, err));
+    }
+    out->weight_decay = in->has_weight_decay_case ? in->weight_decay : sgd ? 0 : 0.1;
     SHD_TRY(real("weight-decay", out->weight_decay, 0, SHD_SPEC_WEIGHT_DECAY_MAX, err));
-    out->beta1 = in->has_beta1_case ? in->beta1 : 0.9;
-    SHD_TRY(real("beta1", out->beta1, 0, 0.9999999, err));
-    out->beta2 = in->has_beta2_case ? in->beta2 : 0.95;
-    SHD_TRY(real("beta2", out->beta2, 0, 0.9999999, err));
-    out->eps = in->has_eps_case ? in->eps : 1e-8;
-    SHD_TRY(real("eps", out->eps, 1e-30, 1, err));
+    out->decay_all = in->decay_all;
     out->clip = in->has_clip_case ? in->clip : 1.0;
-    SHD_TRY(real("clip", out->clip, 0, SHD_SPEC_CLIP_MAX, err));
+    return real("clip", out->clip, 0, SHD_SPEC_CLIP_MAX, err);
+}
+
+static int resolve_scaler(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+{
+    shd_scaler_config *c = &out->scaler;
+    c->enabled = out->dtype == SHD_F16;
+    c->loss_scale = in->has_loss_scale_case ? in->loss_scale : 0;
+    const int dynamic = c->enabled && c->loss_scale == 0;
+    const char *with = c->enabled ? "a static --loss-scale" : "a --dtype other than fp16";
+    if (!c->enabled) {
+        SHD_TRY(idle("loss-scale", in->has_loss_scale_case, with, err));
+    }
+    if (!dynamic) {
+        SHD_TRY(idle("initial-scale-power", in->has_initial_scale_power_case, with, err));
+        SHD_TRY(idle("loss-scale-window", in->has_loss_scale_window_case, with, err));
+        SHD_TRY(idle("hysteresis", in->has_hysteresis_case, with, err));
+        SHD_TRY(idle("min-loss-scale", in->has_min_loss_scale_case, with, err));
+        return c->enabled ? real("loss-scale", c->loss_scale, 0, 0x1p32, err) : 0;
+    }
+    c->initial_scale_power = in->has_initial_scale_power_case ? in->initial_scale_power : 16;
+    SHD_TRY(whole("initial-scale-power", c->initial_scale_power, 0, 32, err));
+    c->loss_scale_window = in->has_loss_scale_window_case ? in->loss_scale_window : 1000;
+    SHD_TRY(whole("loss-scale-window", c->loss_scale_window, 1, UINT32_MAX, err));
+    c->hysteresis = in->has_hysteresis_case ? in->hysteresis : 2;
+    SHD_TRY(whole("hysteresis", c->hysteresis, 1, UINT32_MAX, err));
+    c->min_loss_scale = in->has_min_loss_scale_case ? in->min_loss_scale : 1;
+    SHD_TRY(real("min-loss-scale", c->min_loss_scale, 0x1p-32, 0x1p32, err));
+    if (c->min_loss_scale > ldexp(1.0, (int)c->initial_scale_power)) {
+        return shd_fail(
+            err, SHD_EINVAL,
+            "--min-loss-scale %g is above the first scale, 2^%u (--initial-scale-power)",
+            c->min_loss_scale, c->initial_scale_power);
+    }
     return 0;
+}
+
+static int resolve_precision(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+{
+    static const char *const words[] = {"fp32", "bf16", "fp16"};
+    static const shd_dtype types[] = {SHD_F32, SHD_BF16, SHD_F16};
+    int compute = 0, reduce = 0, checkpointing = 0;
+    SHD_TRY(choice("dtype", in->dtype, words, 3, &compute, err));
+    SHD_TRY(choice("reduce-dtype", in->reduce_dtype, words, 3, &reduce, err));
+    out->dtype = types[compute];
+    out->reduce_dtype = types[reduce];
+    SHD_TRY(choice("activation-checkpointing", in->activation_checkpointing, checkpointings, 3,
+                   &checkpointing, err));
+    out->checkpointing = (shd_checkpointing)checkpointing;
+    out->dropout = in->has_dropout_case ? in->dropout : 0;
+    SHD_TRY(real("dropout", out->dropout, 0, 0.99, err));
+    return resolve_scaler(in, out, err);
+}
+
+/* Patterns are checked against the names of the model's parameters. */
+static int check_freeze(const shd_spec *spec, const shd_model *model, shd_error *err)
+{
+    const uint32_t n = shd_model_n_params(model);
+    uint32_t frozen = 0;
+    for (uint32_t k = 0; k < spec->n_freeze; k++) {
+        uint32_t matches = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            matches += fnmatch(spec->freeze[k], shd_model_param(model, i)->name, 0) == 0;
+        }
+        if (matches == 0) {
+            return shd_fail(err, SHD_EINVAL,
+                            "--freeze '%s' matches no parameter of the model; one is called '%s'",
+                            spec->freeze[k], shd_model_param(model, n - 1)->name);
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        frozen += (uint32_t)shd_spec_freezes(spec, shd_model_param(model, i)->name);
+    }
+    return frozen == n
+               ? shd_fail(err, SHD_EINVAL,
+                          "--freeze leaves nothing to train: all %u parameters are frozen", n)
+               : 0;
+}
+
+static int resolve_freeze(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+{
+    if (in->n_freeze == 0) {
+        return 0;
+    }
+    SHD_TRY(whole("freeze: number of patterns", in->n_freeze, 0, MAX_PATTERNS, err));
+    out->freeze = shd_calloc(in->n_freeze, sizeof *out->freeze);
+    for (size_t k = 0; k < in->n_freeze; k++) {
+        out->freeze[out->n_freeze++] = shd_strdup(in->freeze[k]);
+    }
+    shd_model *model = NULL;
+    SHD_TRY(shd_model_create(&out->model, &model, err));
+    const int rc = check_freeze(out, model, err);
+    shd_model_free(model);
+    return rc;
 }
 
 static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
@@ -198,12 +393,30 @@ static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *
     return 0;
 }
 
-static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *out, shd_error *err)
+/* What the ranks do not do yet. */
+static int check_ready(const shd_spec *s, shd_error *err)
+{
+    SHD_TRY(only("dtype", shd_dtype_name(s->dtype), "fp32", err));
+    SHD_TRY(only("reduce-dtype", shd_dtype_name(s->reduce_dtype), "fp32", err));
+    SHD_TRY(
+        only("activation-checkpointing", shd_checkpointing_name(s->checkpointing), "none", err));
+    SHD_TRY(only("init-from", s->init_from, "random", err));
+    if (!s->packing) {
+        return shd_fail(err, SHD_EUNSUPPORTED, "--packing false is not available");
+    }
+    if (s->n_freeze > 0 || s->dropout > 0) {
+        return shd_fail(err, SHD_EUNSUPPORTED, "--freeze and --dropout are not available");
+    }
+    return 0;
+}
+
+static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, const shd_model_config *config,
+                   shd_spec *out, shd_error *err)
 {
     SHD_TRY(check_name(in->name, err));
     strncpy(out->name, in->name, sizeof out->name - 1);
     SHD_TRY(check_unsupported(in, err));
-    SHD_TRY(resolve_model(in, out, err));
+    SHD_TRY(resolve_model(in, config, out, err));
     const uint32_t ranks = in->has_ranks_case ? in->ranks : max_ranks;
     SHD_TRY(whole("ranks", ranks, 1, SHD_MAX_WORLD, err));
     if (ranks > max_ranks) {
@@ -221,89 +434,71 @@ static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *o
     if (rc < 0) {
         return shd_error_prefix(err, rc, "--data-format");
     }
+    out->tokenizer = shd_strdup(in->tokenizer);
+    out->packing = in->has_packing_case ? in->packing : 1;
+    SHD_TRY(resolve_init(in, config != NULL, out, err));
     SHD_TRY(resolve_batch(in, out, err));
+    SHD_TRY(resolve_schedule(in, out, err));
     SHD_TRY(resolve_optimizer(in, out, err));
+    SHD_TRY(resolve_precision(in, out, err));
+    SHD_TRY(resolve_freeze(in, out, err));
+    SHD_TRY(check_ready(out, err));
     SHD_TRY(resolve_eval(in, out, err));
     out->seed = in->has_seed_case ? in->seed : 1;
     out->priority = in->has_priority_case ? in->priority : 10;
     return whole("priority", out->priority, 1, 100, err);
 }
 
-int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *out,
-                     shd_error *err)
+int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks,
+                     const shd_model_config *config, shd_spec *out, shd_error *err)
 {
     *out = (shd_spec){0};
-    const int rc = resolve(in, max_ranks, out, err);
+    const int rc = resolve(in, max_ranks, config, out, err);
     if (rc < 0) {
         shd_spec_fini(out);
     }
     return rc;
 }
 
+static char *copy_of(const char *text)
+{
+    return text != NULL ? shd_strdup(text) : NULL;
+}
+
 void shd_spec_copy(shd_spec *out, const shd_spec *in)
 {
     *out = *in;
-    out->data_path = in->data_path != NULL ? shd_strdup(in->data_path) : NULL;
-    out->eval_path = in->eval_path != NULL ? shd_strdup(in->eval_path) : NULL;
+    out->model_name = copy_of(in->model_name);
+    out->data_path = copy_of(in->data_path);
+    out->tokenizer = copy_of(in->tokenizer);
+    out->init_from = copy_of(in->init_from);
+    out->eval_path = copy_of(in->eval_path);
+    out->freeze = in->n_freeze > 0 ? shd_calloc(in->n_freeze, sizeof *out->freeze) : NULL;
+    for (uint32_t k = 0; k < in->n_freeze; k++) {
+        out->freeze[k] = shd_strdup(in->freeze[k]);
+    }
 }
 
 void shd_spec_fini(shd_spec *spec)
 {
+    free(spec->model_name);
     free(spec->data_path);
+    free(spec->tokenizer);
+    free(spec->init_from);
     free(spec->eval_path);
+    for (uint32_t k = 0; k < spec->n_freeze; k++) {
+        free(spec->freeze[k]);
+    }
+    free(spec->freeze);
     *spec = (shd_spec){0};
 }
 
-#define SET(field, Case, value)                                                                    \
-    do {                                                                                           \
-        out->has_##field##_case = SHARD__V1__JOB_SPEC__HAS_##Case;                                 \
-        out->field = (value);                                                                      \
-    } while (0)
-
-Shard__V1__JobSpec *shd_spec_to_proto(const shd_spec *spec)
+int shd_spec_freezes(const shd_spec *spec, const char *parameter)
 {
-    Shard__V1__JobSpec *out = shd_malloc(sizeof *out);
-    shard__v1__job_spec__init(out);
-    out->name = shd_strdup(spec->name);
-    out->model = shd_strdup(spec->model_name);
-    out->data = shd_strdup(spec->data_path != NULL ? spec->data_path : "");
-    out->tokenizer = shd_strdup(spec->data_path == NULL ? "" : "bytes");
-    out->strategy = shd_strdup(shd_strategy_name(&spec->strategy));
-    out->n_shard_degrees = 3;
-    out->shard_degrees = shd_calloc(3, sizeof *out->shard_degrees);
-    out->shard_degrees[0] = spec->strategy.p;
-    out->shard_degrees[1] = spec->strategy.g;
-    out->shard_degrees[2] = spec->strategy.o;
-    out->optimizer = shd_strdup("adamw");
-    out->schedule = shd_strdup(shd_schedule_name(spec->schedule.kind));
-    out->dtype = shd_strdup("fp32");
-    out->reduce_dtype = shd_strdup("fp32");
-    out->activation_checkpointing = shd_strdup("none");
-    out->offload_optimizer = shd_strdup("none");
-    out->offload_params = shd_strdup("none");
-    out->determinism = shd_strdup("strategy");
-    out->eval_data = shd_strdup(spec->eval_path != NULL ? spec->eval_path : "");
-    out->init_from = shd_strdup("random");
-    out->data_format = shd_strdup(shd_data_format_name(spec->data_format));
-    SET(ranks, RANKS_RANKS, spec->strategy.world);
-    SET(steps, STEPS_STEPS, spec->steps);
-    SET(micro_batch, MICRO_BATCH_MICRO_BATCH, spec->micro_batch);
-    SET(global_batch, GLOBAL_BATCH_GLOBAL_BATCH, spec->global_batch);
-    SET(seq_len, SEQ_LEN_SEQ_LEN, spec->seq_len);
-    SET(lr, LR_LR, spec->schedule.lr);
-    SET(lr_min, LR_MIN_LR_MIN, spec->schedule.lr_min);
-    SET(warmup, WARMUP_WARMUP, spec->schedule.warmup);
-    SET(weight_decay, WEIGHT_DECAY_WEIGHT_DECAY, spec->weight_decay);
-    SET(beta1, BETA1_BETA1, spec->beta1);
-    SET(beta2, BETA2_BETA2, spec->beta2);
-    SET(eps, EPS_EPS, spec->eps);
-    SET(clip, CLIP_CLIP, spec->clip);
-    SET(reduction_width, REDUCTION_WIDTH_REDUCTION_WIDTH, spec->strategy.world);
-    SET(seed, SEED_SEED, spec->seed);
-    SET(checkpoint_every, CHECKPOINT_EVERY_CHECKPOINT_EVERY, 0);
-    SET(eval_split, EVAL_SPLIT_EVAL_SPLIT, spec->eval_split);
-    SET(eval_every, EVAL_EVERY_EVAL_EVERY, spec->eval_every);
-    SET(eval_batches, EVAL_BATCHES_EVAL_BATCHES, spec->eval_batches);
-    SET(priority, PRIORITY_PRIORITY, spec->priority);
-    return out;
+    for (uint32_t k = 0; k < spec->n_freeze; k++) {
+        if (fnmatch(spec->freeze[k], parameter, 0) == 0) {
+            return 1;
+        }
+    }
+    return 0;
 }

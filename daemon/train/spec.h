@@ -7,8 +7,11 @@
 #include "daemon/base/err.h"
 #include "daemon/data/source.h"
 #include "daemon/model/model.h"
+#include "daemon/optim/optim.h"
+#include "daemon/optim/scaler.h"
 #include "daemon/optim/schedule.h"
 #include "daemon/shard/strategy.h"
+#include "kernels/dtype.h"
 #include "proto/shard.pb-c.h"
 
 #ifdef __cplusplus
@@ -20,12 +23,22 @@ extern "C" {
 #define SHD_SPEC_CLIP_MAX 1e30
 #define SHD_SPEC_WEIGHT_DECAY_MAX 100.0
 
+/* Which blocks drop what they computed in forward and compute it again in backward. */
+typedef enum shd_checkpointing {
+    SHD_CHECKPOINT_NONE = 0,
+    SHD_CHECKPOINT_SELECTIVE, /* every second block, the first one included */
+    SHD_CHECKPOINT_FULL
+} shd_checkpointing;
+
 typedef struct shd_spec {
     char name[65];
-    char model_name[65];
-    char *data_path; /* owned; NULL: batches come from clients */
-    char *eval_path; /* owned; NULL: the tail of data_path, or no evaluation */
+    char *model_name; /* owned; a preset or a directory */
+    char *data_path;  /* owned; NULL: batches come from clients */
+    char *eval_path;  /* owned; NULL: the tail of data_path, or no evaluation */
+    char *tokenizer;  /* owned; as asked for; "": not given */
+    char *init_from;  /* owned; "random", "pretrained" (the model directory's own) or a directory */
     shd_data_format data_format;
+    int packing; /* documents end to end, else one a window */
     shd_model_config model;
     shd_strategy strategy; /* degrees, world */
     uint64_t steps;        /* 0: no end (client-driven jobs only) */
@@ -33,9 +46,18 @@ typedef struct shd_spec {
     uint32_t global_batch; /* sequences per optimizer step */
     uint32_t accumulation; /* leaves per rank and step = global_batch / (micro_batch * world) */
     uint32_t seq_len;
+    shd_optim optim;
     shd_schedule schedule; /* learning rate by optimizer step */
-    double weight_decay, beta1, beta2, eps;
-    double clip; /* 0: off */
+    double weight_decay;
+    int decay_all;          /* on norms and biases too */
+    double clip;            /* 0: off */
+    shd_dtype dtype;        /* compute and gathered parameters */
+    shd_dtype reduce_dtype; /* reduction and accumulation of gradients */
+    shd_scaler_config scaler;
+    shd_checkpointing checkpointing;
+    char **freeze; /* owned, [n_freeze]; patterns (fnmatch) of parameters that are not trained */
+    uint32_t n_freeze;
+    double dropout;
     uint64_t seed;
     double eval_split;   /* share of the data's tail kept for evaluation; 0: none */
     uint64_t eval_every; /* 0: never */
@@ -43,17 +65,25 @@ typedef struct shd_spec {
     uint32_t priority;
 } shd_spec;
 
-/* Checks `in` against itself and against a daemon of `max_ranks` ranks, and fills *out. Every
- * refusal names the field as its CLI flag, the value, and what is accepted; what another version
- * may offer but this one does not is SHD_EUNSUPPORTED. Files are not touched. */
-int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, shd_spec *out,
-                     shd_error *err);
+/* Checks `in` against itself and against a daemon of `max_ranks` ranks, and fills *out. `config` is
+ * that of the model directory in->model; NULL: in->model is a preset. Every refusal names the field
+ * as its CLI flag, the value, and what is accepted; what another version may offer but this one
+ * does not is SHD_EUNSUPPORTED. A setting that has no effect on such a job is refused. Files are
+ * not touched. */
+int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks,
+                     const shd_model_config *config, shd_spec *out, shd_error *err);
 /* A copy with strings of its own. */
 void shd_spec_copy(shd_spec *out, const shd_spec *in);
 void shd_spec_fini(shd_spec *spec);
 
-/* The message with every field set to what is in use. Freed with shard__v1__job_spec__free_unpacked
- * (NULL allocator). */
+/* Is the parameter of this name frozen? */
+int shd_spec_freezes(const shd_spec *spec, const char *parameter);
+
+/* "none", "selective", "full". Static storage. */
+const char *shd_checkpointing_name(shd_checkpointing checkpointing);
+
+/* The message with every field that applies set to what is in use. Freed with
+ * shard__v1__job_spec__free_unpacked (NULL allocator). */
 Shard__V1__JobSpec *shd_spec_to_proto(const shd_spec *spec);
 
 #ifdef __cplusplus

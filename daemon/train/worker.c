@@ -145,8 +145,8 @@ static int do_init(shd_worker *w, shd_error *err)
     shd_arena *arena = NULL;
     SHD_TRY(shd_device_arena(w->dev, w->shared->extent, &arena, err));
     atomic_store_explicit(&w->arena, arena, memory_order_release);
-    SHD_TRY(shd_units_init(&w->units, &w->shared->layout, &spec->strategy, w->dev, arena, w->comm,
-                           err));
+    SHD_TRY(shd_units_init(&w->units, &w->shared->layout, &spec->strategy,
+                           shd_optim_states(&spec->optim), w->dev, arena, w->comm, err));
     SHD_TRY(take(arena, rows * sizeof *w->ids, &w->ids, err));
     SHD_TRY(take(arena, rows * sizeof *w->targets, &w->targets, err));
     SHD_TRY(take(arena, rows * sizeof *w->losses, &w->losses, err));

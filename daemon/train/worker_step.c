@@ -1,24 +1,29 @@
-/* The optimizer step of a rank: norm, clipping, AdamW on its own part. Floor F4; the rank's thread.
+/* The optimizer step of a rank: norm, clipping, update of its own part. Floor F4; the rank's
+ * thread.
  */
 #include <math.h>
 
-#include "daemon/optim/adamw.h"
+#include "daemon/optim/optim.h"
 #include "daemon/train/worker_internal.h"
 
-static void update_unit(shd_worker *w, uint32_t u, const shd_adamw_hyper *hyper)
+static void update_unit(shd_worker *w, uint32_t u, const shd_optim_step *step)
 {
-    const shd_range params = shd_unit_update_params(&w->units, u);
+    const shd_spec *spec = shd_worker_spec(w);
     const shd_range grads = shd_unit_update_grads(&w->units, u);
     const shd_unit *unit = &w->units.units[u];
+    const shd_range *params = &unit->master;
     for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
         const shd_slot *slot = &w->shared->layout.slots[i];
         int64_t first = 0, at = 0;
         const int64_t n =
-            slot->unit == u ? shd_slot_intersect(slot, params.begin, params.end, &first, &at) : 0;
+            slot->unit == u ? shd_slot_intersect(slot, params->begin, params->end, &first, &at) : 0;
         if (n > 0) {
-            shd_adamw_apply(w->dev, params.data + at, grads.data + at, unit->m.data + at,
-                            unit->v.data + at, n, hyper,
-                            shd_model_param(w->shared->model, i)->decay);
+            float *states[SHD_OPTIM_STATES] = {NULL};
+            for (uint32_t k = 0; k < w->units.n_states; k++) {
+                states[k] = unit->state[k] + at;
+            }
+            shd_optim_apply(w->dev, &spec->optim, step, params->data + at, grads.data + at, states,
+                            n, spec->decay_all || shd_model_param(w->shared->model, i)->decay);
         }
     }
 }
@@ -52,17 +57,14 @@ int shd_worker_optim_step(shd_worker *w, const shd_work *work, shd_work *result,
         w->applied++;
         /* As torch.nn.utils.clip_grad_norm_. */
         const double coef = clip > 0 ? fmin(1.0, clip / (result->grad_norm + 1e-6)) : 1.0;
-        const shd_adamw_hyper hyper = {
+        const shd_optim_step step = {
             .lr = result->lr_used,
-            .beta1 = spec->beta1,
-            .beta2 = spec->beta2,
-            .eps = spec->eps,
             .weight_decay = or_spec(work->weight_decay, spec->weight_decay),
             .grad_scale = per_token * coef,
             .t = w->applied,
         };
         for (uint32_t u = 0; u < n_units; u++) {
-            update_unit(w, u, &hyper);
+            update_unit(w, u, &step);
             SHD_TRY(shd_unit_update_finish(&w->units, u, err));
         }
     }

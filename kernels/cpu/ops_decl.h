@@ -67,9 +67,15 @@ void SHD_FN(tree_sum)(const shd_opctx *ctx, float *out, const float *const *in, 
                       int64_t n, int acc);
 void SHD_FN(block_sumsq)(const shd_opctx *ctx, double *out, const float *x, int64_t n);
 
-/* adamw.c */
+/* optim.c */
 void SHD_FN(adamw)(const shd_opctx *ctx, float *p, const float *g, float *m, float *v, int64_t n,
-                   const shd_adamw_args *args);
+                   const shd_adam_args *args);
+void SHD_FN(adam)(const shd_opctx *ctx, float *p, const float *g, float *m, float *v, int64_t n,
+                  const shd_adam_args *args);
+void SHD_FN(sgd)(const shd_opctx *ctx, float *p, const float *g, float *buf, int64_t n,
+                 const shd_sgd_args *args);
+void SHD_FN(lion)(const shd_opctx *ctx, float *p, const float *g, float *m, int64_t n,
+                  const shd_lion_args *args);
 
 /* random.c */
 void SHD_FN(fill_normal)(const shd_opctx *ctx, float *out, int64_t n, uint64_t seed,

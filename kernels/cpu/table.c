@@ -32,6 +32,9 @@ const shd_ops SHD_FN(table) = {
     .tree_sum = SHD_FN(tree_sum),
     .block_sumsq = SHD_FN(block_sumsq),
     .adamw = SHD_FN(adamw),
+    .adam = SHD_FN(adam),
+    .sgd = SHD_FN(sgd),
+    .lion = SHD_FN(lion),
     .fill_normal = SHD_FN(fill_normal),
     .fill_constant = SHD_FN(fill_constant),
 };

@@ -9,7 +9,7 @@ struct State {
     Doubles p, m, v;
 };
 
-void Step(State *s, const Floats &g, const shd_adamw_args &a)
+void Step(State *s, const Floats &g, const shd_adam_args &a)
 {
     for (size_t i = 0; i < g.size(); i++) {
         const double gi = static_cast<double>(g[i]) * a.grad_scale;
@@ -22,9 +22,9 @@ void Step(State *s, const Floats &g, const shd_adamw_args &a)
     }
 }
 
-shd_adamw_args Args(int step)
+shd_adam_args Args(int step)
 {
-    shd_adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0f, 0.0f, 0.5f};
+    shd_adam_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0f, 0.0f, 0.5f};
     a.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step));
     a.bias_correction2 = static_cast<float>(1.0 - std::pow(0.95, step));
     return a;
@@ -43,7 +43,7 @@ TEST(AdamW, TwentySteps)
                 Floats p = p0, m(p0.size(), 0.0f), v(p0.size(), 0.0f);
                 for (int step = 1; step <= 20; step++) {
                     const Floats g = Random(n, 100u + static_cast<uint32_t>(step));
-                    const shd_adamw_args a = Args(step);
+                    const shd_adam_args a = Args(step);
                     ops->adamw(ctx, p.data(), g.data(), m.data(), v.data(), n, &a);
                 }
                 return Concat({p, m, v});
@@ -57,7 +57,7 @@ TEST(AdamW, PositionDoesNotMatter)
 {
     const int64_t n = 1000;
     const Floats p0 = Random(n, 2), g = Random(n, 3), m0 = Random(n, 4), v0 = Random(n, 5, 0.1f);
-    const shd_adamw_args a = Args(3);
+    const shd_adam_args a = Args(3);
     const auto update = [&](const shd_ops *ops, int64_t begin, int64_t end) {
         Context ctx(1);
         Floats p(p0.begin() + begin, p0.begin() + end), m(m0.begin() + begin, m0.begin() + end);
@@ -85,7 +85,7 @@ TEST(AdamW, NonFiniteGradientShows)
     for (const shd_ops *ops : Tables()) {
         Context ctx(1);
         Floats p = {1.0f}, g = {std::nanf("")}, m = {0.0f}, v = {0.0f};
-        const shd_adamw_args a = Args(1);
+        const shd_adam_args a = Args(1);
         ops->adamw(ctx.get(), p.data(), g.data(), m.data(), v.data(), 1, &a);
         EXPECT_TRUE(std::isnan(p[0])) << ops->name;
     }

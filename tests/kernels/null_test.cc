@@ -14,7 +14,7 @@ TEST(NullOps, TouchNoMemory)
     Context ctx(2);
     float *p = reinterpret_cast<float *>(uintptr_t{1} << 44);
     const shd_attn_shape s = {2, 64, 4, 2, 16, 64, 32, 64, 0.25f};
-    const shd_adamw_args a = {};
+    const shd_adam_args a = {};
     const float *const *in = reinterpret_cast<const float *const *>(uintptr_t{1} << 44);
     int32_t *ids = reinterpret_cast<int32_t *>(p);
     double *d = reinterpret_cast<double *>(p);

@@ -30,7 +30,7 @@ class Chain
         dev_ = shd_device_create_null(1);
         EXPECT_EQ(0, shd_device_arena(dev_, 0, &arena_, nullptr));
         comm_ = shd_comm_null_create(1, world);
-        EXPECT_EQ(0, shd_units_init(&units, &layout_, &s, dev_, arena_, comm_, nullptr));
+        EXPECT_EQ(0, shd_units_init(&units, &layout_, &s, 2, dev_, arena_, comm_, nullptr));
         pipeline = {static_cast<uint32_t>(segments_.size()),
                     segments_.data(),
                     Forward,

@@ -43,7 +43,7 @@ class World {
             shd_error err = {};
             rank.dev = shd_device_create_cpu(1, 0);
             ASSERT_EQ(0, shd_device_arena(rank.dev, extent, &rank.arena, &err)) << err.message;
-            ASSERT_EQ(0, shd_units_init(&rank.units, &layout_, &strategy_, rank.dev, rank.arena,
+            ASSERT_EQ(0, shd_units_init(&rank.units, &layout_, &strategy_, 2, rank.dev, rank.arena,
                                         comms_[rank.rank], &err))
                 << err.message;
         });
@@ -157,7 +157,7 @@ TEST(Gather, GivesBackEveryBitAndResharesAgain)
                     shd_unit &unit = rank.units.units[u];
                     EXPECT_EQ(w.layout().units[u].padded / s.p, unit.params.end - unit.params.begin);
                     EXPECT_EQ(w.layout().units[u].padded / s.g, unit.grads.end - unit.grads.begin);
-                    EXPECT_EQ(w.layout().units[u].padded / s.o, unit.m.end - unit.m.begin);
+                    EXPECT_EQ(w.layout().units[u].padded / s.o, unit.master.end - unit.master.begin);
                     std::copy(want[u].begin() + unit.params.begin,
                               want[u].begin() + unit.params.end, unit.params.data);
                     for (int again = 0; again < 2; again++) {
@@ -203,8 +203,8 @@ std::vector<Flat> Reduce(World *w, const shd_strategy &s, const std::vector<std:
         }
         ASSERT_EQ(0, shd_unit_grad_finish(&rank.units, u, &err)) << err.message;
         const shd_range range = shd_unit_update_grads(&rank.units, u);
-        EXPECT_EQ(unit.m.begin, range.begin);
-        EXPECT_EQ(unit.m.end, range.end);
+        EXPECT_EQ(unit.master.begin, range.begin);
+        EXPECT_EQ(unit.master.end, range.end);
         got[rank.rank] = Copy(range.data, range.end - range.begin);
         ASSERT_EQ(0, shd_unit_sumsq(&rank.units, u, &(*sumsq)[rank.rank], &err)) << err.message;
         rank.units.folded = 0;
@@ -316,8 +316,8 @@ TEST(Update, ReachesEveryCopyOfTheParameters)
                 shd_unit &unit = rank.units.units[0];
                 std::fill(unit.params.data,
                           unit.params.data + (unit.params.end - unit.params.begin), -5.0f);
-                const shd_range range = shd_unit_update_params(&rank.units, 0);
-                EXPECT_EQ(unit.m.begin, range.begin);
+                const shd_range range = unit.master;
+                EXPECT_EQ(unit.n / s.o, range.end - range.begin);
                 std::copy(want.begin() + range.begin, want.begin() + range.end, range.data);
                 ASSERT_EQ(0, shd_unit_update_finish(&rank.units, 0, &err)) << err.message;
                 ASSERT_EQ(0, shd_unit_gather(&rank.units, 0, &err)) << err.message;
@@ -328,7 +328,7 @@ TEST(Update, ReachesEveryCopyOfTheParameters)
     }
 }
 
-TEST(Moments, StartAtZero)
+TEST(States, StartAtZero)
 {
     shd_strategy s = {};
     ASSERT_EQ(0, shd_strategy_make("zero1", nullptr, 0, 3, &s, nullptr));
@@ -336,9 +336,9 @@ TEST(Moments, StartAtZero)
     w.Each([&](Rank &rank) {
         for (uint32_t u = 0; u < 2; u++) {
             const shd_unit &unit = rank.units.units[u];
-            for (int64_t i = 0; i < unit.m.end - unit.m.begin; i++) {
-                ASSERT_EQ(0.0f, unit.m.data[i]);
-                ASSERT_EQ(0.0f, unit.v.data[i]);
+            for (int64_t i = 0; i < unit.master.end - unit.master.begin; i++) {
+                ASSERT_EQ(0.0f, unit.state[0][i]);
+                ASSERT_EQ(0.0f, unit.state[1][i]);
             }
         }
     });
@@ -360,7 +360,7 @@ TEST(Init, HoldsNothingWhenMemoryDoesNotSuffice)
     // Four buffers of 1.2 MB; two megabytes are there.
     ASSERT_EQ(0, shd_device_arena(dev, 2 << 20, &arena, &err));
     shd_units units;
-    EXPECT_EQ(SHD_ENOMEM, shd_units_init(&units, &layout, &s, dev, arena, comm, &err));
+    EXPECT_EQ(SHD_ENOMEM, shd_units_init(&units, &layout, &s, 2, dev, arena, comm, &err));
     EXPECT_NE(std::string::npos, std::string(err.message).find("grads")) << err.message;
     EXPECT_EQ(nullptr, units.units);
     shd_usage usage[SHD_TAG_COUNT];

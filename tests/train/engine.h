@@ -34,11 +34,11 @@ inline shd_spec SmallSpec(const std::string &strategy, uint32_t world)
     spec.accumulation = 1;
     spec.global_batch = spec.micro_batch * world;
     spec.seq_len = 17;
-    spec.schedule = {SHD_SCHEDULE_COSINE, 1e-2, 1e-3, 5, 50};
+    spec.schedule = {SHD_SCHEDULE_COSINE, 1e-2, 1e-3, 5, 50, 0};
     spec.weight_decay = 0.1;
-    spec.beta1 = 0.9;
-    spec.beta2 = 0.95;
-    spec.eps = 1e-8;
+    spec.optim.beta1 = 0.9;
+    spec.optim.beta2 = 0.95;
+    spec.optim.eps = 1e-8;
     spec.clip = 1.0;
     spec.seed = 7;
     spec.eval_batches = 4;

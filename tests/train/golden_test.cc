@@ -35,11 +35,15 @@ class Golden : public testing::TestWithParam<Case>
         spec_.accumulation = batch_ / (c.micro_batch * c.world);
         spec_.seq_len = length_;
         spec_.steps = static_cast<uint64_t>(file_.integer("steps"));
-        spec_.schedule = {SHD_SCHEDULE_COSINE, file_.number("lr"), file_.number("lr_min"),
-                          static_cast<uint64_t>(file_.integer("warmup")), spec_.steps};
-        spec_.beta1 = file_.number("beta1");
-        spec_.beta2 = file_.number("beta2");
-        spec_.eps = file_.number("eps");
+        spec_.schedule = {SHD_SCHEDULE_COSINE,
+                          file_.number("lr"),
+                          file_.number("lr_min"),
+                          static_cast<uint64_t>(file_.integer("warmup")),
+                          spec_.steps,
+                          0};
+        spec_.optim.beta1 = file_.number("beta1");
+        spec_.optim.beta2 = file_.number("beta2");
+        spec_.optim.eps = file_.number("eps");
         spec_.weight_decay = file_.number("weight_decay");
         spec_.clip = file_.number("clip");
         engine_ = std::make_unique<shd::Engine>(spec_);

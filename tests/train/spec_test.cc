@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -36,7 +37,7 @@ int Resolve(const std::vector<Change> &changes, shd_spec *out, shd_error *err, u
     for (const Change &change : changes) {
         change(&proto);
     }
-    return shd_spec_resolve(&proto, ranks, out, err);
+    return shd_spec_resolve(&proto, ranks, nullptr, out, err);
 }
 
 const Change kClientDriven = TEXT(data, "");
@@ -96,9 +97,9 @@ TEST(Defaults, AreTheDocumentedOnes)
     EXPECT_EQ(0u, s.schedule.warmup);
     EXPECT_EQ(1000u, s.schedule.steps);
     EXPECT_EQ(0.1, s.weight_decay);
-    EXPECT_EQ(0.9, s.beta1);
-    EXPECT_EQ(0.95, s.beta2);
-    EXPECT_EQ(1e-8, s.eps);
+    EXPECT_EQ(0.9, s.optim.beta1);
+    EXPECT_EQ(0.95, s.optim.beta2);
+    EXPECT_EQ(1e-8, s.optim.eps);
     EXPECT_EQ(1.0, s.clip);
     EXPECT_EQ(1u, s.seed);
     EXPECT_EQ(0.0, s.eval_split);
@@ -169,9 +170,9 @@ TEST(Defaults, WhatIsGivenIsTaken)
     EXPECT_EQ(7u, s.schedule.warmup);
     EXPECT_EQ(7u, s.schedule.steps);
     EXPECT_EQ(0.0, s.weight_decay);
-    EXPECT_EQ(0.0, s.beta1);
-    EXPECT_EQ(0.5, s.beta2);
-    EXPECT_EQ(1.0, s.eps);
+    EXPECT_EQ(0.0, s.optim.beta1);
+    EXPECT_EQ(0.5, s.optim.beta2);
+    EXPECT_EQ(1.0, s.optim.eps);
     EXPECT_EQ(0.0, s.clip);
     EXPECT_EQ(UINT64_MAX, s.seed);
     EXPECT_EQ(0.9, s.eval_split);
@@ -216,11 +217,8 @@ TEST(Refusals, Models)
 TEST(Refusals, WhatThisVersionDoesNotHave)
 {
     Refused({TEXT(tokenizer, "bpe")}, SHD_EUNSUPPORTED, {"--tokenizer 'bpe'", "bytes"});
-    Refused({TEXT(optimizer, "sgd")}, SHD_EUNSUPPORTED, {"--optimizer 'sgd'", "adamw"});
     Refused({TEXT(dtype, "bf16")}, SHD_EUNSUPPORTED, {"--dtype 'bf16'", "fp32"});
     Refused({TEXT(reduce_dtype, "bf16")}, SHD_EUNSUPPORTED, {"--reduce-dtype 'bf16'", "fp32"});
-    Refused({TEXT(activation_checkpointing, "unit")}, SHD_EUNSUPPORTED,
-            {"--activation-checkpointing 'unit'", "none"});
     Refused({TEXT(offload_optimizer, "host")}, SHD_EUNSUPPORTED,
             {"--offload-optimizer 'host'", "none"});
     Refused({TEXT(offload_params, "nvme")}, SHD_EUNSUPPORTED, {"--offload-params 'nvme'", "none"});
@@ -236,6 +234,131 @@ TEST(Refusals, WhatThisVersionDoesNotHave)
                 }},
                 SHD_EUNSUPPORTED, {"--reduction-width " + std::to_string(width), "(4)"});
     }
+}
+
+TEST(Optimizers, HaveTheirOwnDefaults)
+{
+    Accepted adam({TEXT(optimizer, "adam")});
+    EXPECT_EQ(SHD_OPTIM_ADAM, adam.spec.optim.kind);
+    EXPECT_EQ(0.95, adam.spec.optim.beta2);
+    Accepted sgd({TEXT(optimizer, "sgd")});
+    EXPECT_EQ(SHD_OPTIM_SGD, sgd.spec.optim.kind);
+    EXPECT_EQ(0.9, sgd.spec.optim.momentum);
+    EXPECT_EQ(0.0, sgd.spec.weight_decay);
+    Accepted nesterov(
+        {TEXT(optimizer, "sgd"), SET(momentum, MOMENTUM, 0.5), [](Proto *p) { p->nesterov = 1; }});
+    EXPECT_EQ(0.5, nesterov.spec.optim.momentum);
+    EXPECT_TRUE(nesterov.spec.optim.nesterov);
+    Accepted lion({TEXT(optimizer, "lion"), [](Proto *p) { p->decay_all = 1; }});
+    EXPECT_EQ(SHD_OPTIM_LION, lion.spec.optim.kind);
+    EXPECT_EQ(0.9, lion.spec.optim.beta1);
+    EXPECT_EQ(0.99, lion.spec.optim.beta2);
+    EXPECT_EQ(0.1, lion.spec.weight_decay);
+    EXPECT_TRUE(lion.spec.decay_all);
+}
+
+TEST(Refusals, Optimizers)
+{
+    Refused({TEXT(optimizer, "adafactor")}, SHD_EINVAL, {"--optimizer 'adafactor'", "lion"});
+    const Change momentum = SET(momentum, MOMENTUM, 0.9), eps = SET(eps, EPS, 1e-8);
+    const Change beta1 = SET(beta1, BETA1, 0.9), beta2 = SET(beta2, BETA2, 0.9);
+    const Change nesterov = [](Proto *p) { p->nesterov = 1; };
+    for (const char *name : {"adamw", "adam", "lion"}) {
+        const Change kind = [name](Proto *p) { p->optimizer = const_cast<char *>(name); };
+        Refused({kind, momentum}, SHD_EINVAL, {"--momentum", name});
+        Refused({kind, nesterov}, SHD_EINVAL, {"--nesterov", name});
+    }
+    Refused({momentum}, SHD_EINVAL, {"--momentum", "--optimizer adamw"});
+    const Change sgd = TEXT(optimizer, "sgd");
+    Refused({sgd, beta1}, SHD_EINVAL, {"--beta1", "--optimizer sgd"});
+    Refused({sgd, beta2}, SHD_EINVAL, {"--beta2", "--optimizer sgd"});
+    Refused({sgd, eps}, SHD_EINVAL, {"--eps", "--optimizer sgd"});
+    Refused({TEXT(optimizer, "lion"), eps}, SHD_EINVAL, {"--eps", "--optimizer lion"});
+    Refused({sgd, SET(momentum, MOMENTUM, 0), nesterov}, SHD_EINVAL,
+            {"--nesterov", "--momentum 0"});
+    for (double bad : {-0.1, 1.0, kInf, kNan}) {
+        Refused({sgd,
+                 [bad](Proto *p) {
+                     p->has_momentum_case = SHARD__V1__JOB_SPEC__HAS_MOMENTUM_MOMENTUM;
+                     p->momentum = bad;
+                 }},
+                SHD_EINVAL, {"--momentum "});
+    }
+}
+
+TEST(Schedules, OfThreePhasesAndWithoutAnEnd)
+{
+    Accepted a({TEXT(schedule, "wsd"), SET(steps, STEPS, 200)});
+    EXPECT_EQ(20u, a.spec.schedule.decay_steps) << "a tenth";
+    Accepted b({TEXT(schedule, "wsd"), SET(steps, STEPS, 200), SET(warmup, WARMUP, 190)});
+    EXPECT_EQ(10u, b.spec.schedule.decay_steps) << "what warm-up leaves";
+    Accepted c({TEXT(schedule, "wsd"), SET(steps, STEPS, 5)});
+    EXPECT_EQ(1u, c.spec.schedule.decay_steps);
+    Accepted d({kClientDriven, TEXT(schedule, "inverse_sqrt"), SET(warmup, WARMUP, 9)});
+    EXPECT_EQ(SHD_SCHEDULE_INVERSE_SQRT, d.spec.schedule.kind);
+    EXPECT_EQ(0u, d.spec.steps);
+    const Change wsd = TEXT(schedule, "wsd"), steps = SET(steps, STEPS, 100);
+    Refused({kClientDriven, wsd}, SHD_EINVAL, {"--schedule wsd", "--steps"});
+    Refused({wsd, steps, SET(warmup, WARMUP, 100)}, SHD_EINVAL, {"--schedule wsd", "--warmup 100"});
+    Refused({wsd, steps, SET(warmup, WARMUP, 50), SET(decay_steps, DECAY_STEPS, 51)}, SHD_EINVAL,
+            {"--decay-steps 51", "1 to 50"});
+    Refused({wsd, steps, SET(decay_steps, DECAY_STEPS, 0)}, SHD_EINVAL, {"--decay-steps 0"});
+    Refused({SET(decay_steps, DECAY_STEPS, 5)}, SHD_EINVAL, {"--decay-steps", "--schedule cosine"});
+    for (const Change &kind :
+         {Change(TEXT(schedule, "constant")), Change(TEXT(schedule, "inverse_sqrt"))}) {
+        Refused({kind, SET(lr_min, LR_MIN, 1e-5)}, SHD_EINVAL, {"--lr-min", "--schedule "});
+    }
+}
+
+TEST(Refusals, LossScaling)
+{
+    Refused({SET(loss_scale, LOSS_SCALE, 128)}, SHD_EINVAL, {"--loss-scale", "fp16"});
+    Refused({SET(initial_scale_power, INITIAL_SCALE_POWER, 8)}, SHD_EINVAL,
+            {"--initial-scale-power", "fp16"});
+    Refused({SET(loss_scale_window, LOSS_SCALE_WINDOW, 8)}, SHD_EINVAL,
+            {"--loss-scale-window", "fp16"});
+    Refused({SET(hysteresis, HYSTERESIS, 2)}, SHD_EINVAL, {"--hysteresis", "fp16"});
+    Refused({SET(min_loss_scale, MIN_LOSS_SCALE, 1)}, SHD_EINVAL, {"--min-loss-scale", "fp16"});
+    const Change fp16 = TEXT(dtype, "fp16");
+    const Change fixed = SET(loss_scale, LOSS_SCALE, 128);
+    Refused({fp16, fixed, SET(hysteresis, HYSTERESIS, 2)}, SHD_EINVAL,
+            {"--hysteresis", "static --loss-scale"});
+    Refused({fp16, SET(loss_scale, LOSS_SCALE, -1)}, SHD_EINVAL, {"--loss-scale -1"});
+    Refused({fp16, SET(loss_scale, LOSS_SCALE, kNan)}, SHD_EINVAL, {"--loss-scale nan"});
+    Refused({fp16, SET(initial_scale_power, INITIAL_SCALE_POWER, 33)}, SHD_EINVAL,
+            {"--initial-scale-power 33", "32"});
+    Refused({fp16, SET(loss_scale_window, LOSS_SCALE_WINDOW, 0)}, SHD_EINVAL,
+            {"--loss-scale-window 0"});
+    Refused({fp16, SET(hysteresis, HYSTERESIS, 0)}, SHD_EINVAL, {"--hysteresis 0"});
+    Refused({fp16, SET(min_loss_scale, MIN_LOSS_SCALE, 0)}, SHD_EINVAL, {"--min-loss-scale 0"});
+    Refused({fp16, SET(min_loss_scale, MIN_LOSS_SCALE, 4),
+             SET(initial_scale_power, INITIAL_SCALE_POWER, 1)},
+            SHD_EINVAL, {"--min-loss-scale 4", "2^1"});
+}
+
+TEST(Refusals, FreezingAndOthers)
+{
+    static char *none[] = {const_cast<char *>("transformer.h.*"), const_cast<char *>("lora_*")};
+    static char *all[] = {const_cast<char *>("*")};
+    Refused({[](Proto *p) {
+                p->n_freeze = 2;
+                p->freeze = none;
+            }},
+            SHD_EINVAL, {"--freeze 'lora_*'", "transformer."});
+    Refused({[](Proto *p) {
+                p->n_freeze = 1;
+                p->freeze = all;
+            }},
+            SHD_EINVAL, {"--freeze", "nothing to train"});
+    Refused({SET(dropout, DROPOUT, -0.1)}, SHD_EINVAL, {"--dropout -0.1", "0 to 0.99"});
+    Refused({SET(dropout, DROPOUT, 1)}, SHD_EINVAL, {"--dropout 1"});
+    Refused({SET(dropout, DROPOUT, kNan)}, SHD_EINVAL, {"--dropout nan"});
+    Refused({TEXT(activation_checkpointing, "unit")}, SHD_EINVAL,
+            {"--activation-checkpointing 'unit'", "none", "selective", "full"});
+    Refused({TEXT(dtype, "fp8")}, SHD_EINVAL, {"--dtype 'fp8'", "fp32, bf16 or fp16"});
+    Refused({TEXT(reduce_dtype, "half")}, SHD_EINVAL, {"--reduce-dtype 'half'"});
+    Refused({TEXT(init_from, "pretrained")}, SHD_EINVAL, {"--init-from pretrained", "gpt-byte-1m"});
+    Refused({TEXT(init_from, "zeros")}, SHD_EINVAL, {"--init-from 'zeros'", "directory"});
 }
 
 TEST(Refusals, Ranks)
@@ -390,10 +513,32 @@ void ExpectEqual(const shd_spec &a, const shd_spec &b)
     EXPECT_EQ(a.schedule.lr_min, b.schedule.lr_min);
     EXPECT_EQ(a.schedule.warmup, b.schedule.warmup);
     EXPECT_EQ(a.schedule.steps, b.schedule.steps);
+    EXPECT_EQ(a.schedule.decay_steps, b.schedule.decay_steps);
     EXPECT_EQ(a.weight_decay, b.weight_decay);
-    EXPECT_EQ(a.beta1, b.beta1);
-    EXPECT_EQ(a.beta2, b.beta2);
-    EXPECT_EQ(a.eps, b.eps);
+    EXPECT_EQ(a.decay_all, b.decay_all);
+    EXPECT_EQ(a.optim.kind, b.optim.kind);
+    EXPECT_EQ(a.optim.momentum, b.optim.momentum);
+    EXPECT_EQ(a.optim.nesterov, b.optim.nesterov);
+    EXPECT_EQ(a.dtype, b.dtype);
+    EXPECT_EQ(a.reduce_dtype, b.reduce_dtype);
+    EXPECT_EQ(a.scaler.enabled, b.scaler.enabled);
+    EXPECT_EQ(a.scaler.loss_scale, b.scaler.loss_scale);
+    EXPECT_EQ(a.scaler.initial_scale_power, b.scaler.initial_scale_power);
+    EXPECT_EQ(a.scaler.loss_scale_window, b.scaler.loss_scale_window);
+    EXPECT_EQ(a.scaler.hysteresis, b.scaler.hysteresis);
+    EXPECT_EQ(a.scaler.min_loss_scale, b.scaler.min_loss_scale);
+    EXPECT_EQ(a.checkpointing, b.checkpointing);
+    EXPECT_EQ(a.dropout, b.dropout);
+    EXPECT_EQ(a.packing, b.packing);
+    EXPECT_EQ(text(a.tokenizer), text(b.tokenizer));
+    EXPECT_EQ(text(a.init_from), text(b.init_from));
+    EXPECT_EQ(a.n_freeze, b.n_freeze);
+    for (uint32_t k = 0; k < std::min(a.n_freeze, b.n_freeze); k++) {
+        EXPECT_STREQ(a.freeze[k], b.freeze[k]);
+    }
+    EXPECT_EQ(a.optim.beta1, b.optim.beta1);
+    EXPECT_EQ(a.optim.beta2, b.optim.beta2);
+    EXPECT_EQ(a.optim.eps, b.optim.eps);
     EXPECT_EQ(a.clip, b.clip);
     EXPECT_EQ(a.seed, b.seed);
     EXPECT_EQ(a.eval_split, b.eval_split);
@@ -419,6 +564,11 @@ TEST(ToProto, ThereAndBack)
             p->shard_degrees = degrees;
         }},
         {SET(eval_every, EVAL_EVERY, 10)},
+        {TEXT(optimizer, "adam"), TEXT(schedule, "wsd"), SET(decay_steps, DECAY_STEPS, 77)},
+        {TEXT(optimizer, "sgd"), SET(momentum, MOMENTUM, 0.5), [](Proto *p) { p->nesterov = 1; },
+         TEXT(schedule, "inverse_sqrt")},
+        {TEXT(optimizer, "sgd"), SET(momentum, MOMENTUM, 0), TEXT(schedule, "constant")},
+        {TEXT(optimizer, "lion"), [](Proto *p) { p->decay_all = 1; }},
         {SET(eval_every, EVAL_EVERY, 10), TEXT(eval_data, "/e"), TEXT(determinism, "run")},
         {SET(eval_split, EVAL_SPLIT, 1.0 / 3), SET(lr, LR, 0.1), SET(clip, CLIP, 0),
          SET(seed, SEED, UINT64_MAX), SET(global_batch, GLOBAL_BATCH, 96), SET(seq_len, SEQ_LEN, 1),
@@ -429,7 +579,7 @@ TEST(ToProto, ThereAndBack)
         Proto *proto = shd_spec_to_proto(&a.spec);
         shd_spec again;
         shd_error err = {};
-        EXPECT_EQ(0, shd_spec_resolve(proto, 4, &again, &err)) << err.message;
+        EXPECT_EQ(0, shd_spec_resolve(proto, 4, nullptr, &again, &err)) << err.message;
         ExpectEqual(a.spec, again);
         shd_spec_fini(&again);
         // Also over the wire.
@@ -438,7 +588,7 @@ TEST(ToProto, ThereAndBack)
         shard__v1__job_spec__free_unpacked(proto, nullptr);
         Proto *unpacked = shard__v1__job_spec__unpack(nullptr, wire.size(), wire.data());
         ASSERT_NE(nullptr, unpacked);
-        EXPECT_EQ(0, shd_spec_resolve(unpacked, 4, &again, &err)) << err.message;
+        EXPECT_EQ(0, shd_spec_resolve(unpacked, 4, nullptr, &again, &err)) << err.message;
         ExpectEqual(a.spec, again);
         shd_spec_fini(&again);
         shard__v1__job_spec__free_unpacked(unpacked, nullptr);

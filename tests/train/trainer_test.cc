@@ -276,9 +276,7 @@ TEST(OptimStep, OverridesStandForWhatTheSpecSays)
         void (*change)(shd_spec *);
     } const cases[] = {
         {{0.005, NAN, NAN},
-         [](shd_spec *s) {
-             s->schedule = {SHD_SCHEDULE_CONSTANT, 0.005, 0, 0, 0};
-         }},
+         [](shd_spec *s) { s->schedule = {SHD_SCHEDULE_CONSTANT, 0.005, 0, 0, 0, 0}; }},
         {{NAN, 0.01, NAN}, [](shd_spec *s) { s->clip = 0.01; }},
         {{NAN, 0, NAN}, [](shd_spec *s) { s->clip = 0; }},
         {{NAN, NAN, 0}, [](shd_spec *s) { s->weight_decay = 0; }},
