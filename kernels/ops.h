@@ -38,21 +38,22 @@ typedef struct shd_attn_shape {
     float scale;                             /* usually 1/sqrt(D) */
 } shd_attn_shape;
 
-/* Of an optimizer's step; the gradient is multiplied by grad_scale first (clipping). */
+/* Of an optimizer's step; the gradient is multiplied by grad_scale first (clipping). In double,
+ * since 1 - beta must not carry the rounding of beta. */
 typedef struct shd_adam_args {
-    float lr, beta1, beta2, eps, weight_decay;
-    float bias_correction1; /* 1 - beta1^t */
-    float bias_correction2; /* 1 - beta2^t */
-    float grad_scale;
+    double lr, beta1, beta2, eps, weight_decay;
+    double bias_correction1; /* 1 - beta1^t */
+    double bias_correction2; /* 1 - beta2^t */
+    double grad_scale;
 } shd_adam_args;
 
 typedef struct shd_sgd_args {
-    float lr, momentum, weight_decay, grad_scale;
+    double lr, momentum, weight_decay, grad_scale;
     int nesterov;
 } shd_sgd_args;
 
 typedef struct shd_lion_args {
-    float lr, beta1, beta2, weight_decay, grad_scale;
+    double lr, beta1, beta2, weight_decay, grad_scale;
 } shd_lion_args;
 
 typedef struct shd_ops {

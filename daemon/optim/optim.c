@@ -39,17 +39,17 @@ uint32_t shd_optim_states(const shd_optim *optim)
     }
 }
 
-static shd_adam_args adam_args(const shd_optim *o, const shd_optim_step *s, float weight_decay)
+static shd_adam_args adam_args(const shd_optim *o, const shd_optim_step *s, double weight_decay)
 {
     return (shd_adam_args){
-        .lr = (float)s->lr,
-        .beta1 = (float)o->beta1,
-        .beta2 = (float)o->beta2,
-        .eps = (float)o->eps,
+        .lr = s->lr,
+        .beta1 = o->beta1,
+        .beta2 = o->beta2,
+        .eps = o->eps,
         .weight_decay = weight_decay,
-        .bias_correction1 = (float)(1.0 - pow(o->beta1, (double)s->t)),
-        .bias_correction2 = (float)(1.0 - pow(o->beta2, (double)s->t)),
-        .grad_scale = (float)s->grad_scale,
+        .bias_correction1 = (1.0 - pow(o->beta1, (double)s->t)),
+        .bias_correction2 = (1.0 - pow(o->beta2, (double)s->t)),
+        .grad_scale = s->grad_scale,
     };
 }
 
@@ -58,7 +58,7 @@ void shd_optim_apply(shd_device *dev, const shd_optim *o, const shd_optim_step *
 {
     const shd_ops *ops = shd_device_ops(dev);
     const shd_opctx *ctx = shd_device_opctx(dev);
-    const float weight_decay = decay ? (float)s->weight_decay : 0.0f;
+    const double weight_decay = decay ? s->weight_decay : 0.0;
     switch (o->kind) {
     case SHD_OPTIM_ADAMW:
     case SHD_OPTIM_ADAM: {
@@ -69,10 +69,10 @@ void shd_optim_apply(shd_device *dev, const shd_optim *o, const shd_optim_step *
     }
     case SHD_OPTIM_SGD: {
         const shd_sgd_args args = {
-            .lr = (float)s->lr,
-            .momentum = (float)o->momentum,
+            .lr = s->lr,
+            .momentum = o->momentum,
             .weight_decay = weight_decay,
-            .grad_scale = (float)s->grad_scale,
+            .grad_scale = s->grad_scale,
             .nesterov = o->nesterov,
         };
         ops->sgd(ctx, p, g, o->momentum > 0 ? states[0] : NULL, n, &args);
@@ -80,11 +80,11 @@ void shd_optim_apply(shd_device *dev, const shd_optim *o, const shd_optim_step *
     }
     case SHD_OPTIM_LION: {
         const shd_lion_args args = {
-            .lr = (float)s->lr,
-            .beta1 = (float)o->beta1,
-            .beta2 = (float)o->beta2,
+            .lr = s->lr,
+            .beta1 = o->beta1,
+            .beta2 = o->beta2,
             .weight_decay = weight_decay,
-            .grad_scale = (float)s->grad_scale,
+            .grad_scale = s->grad_scale,
         };
         ops->lion(ctx, p, g, states[0], n, &args);
         break;

@@ -112,9 +112,9 @@ RANGE(sgd_range, SGD)
 RANGE(sgd_momentum_range, SGD_MOMENTUM)
 RANGE(lion_range, LION)
 
-static float decay_of(float lr, float weight_decay)
+static float decay_of(double lr, double weight_decay)
 {
-    return (float)(1.0 - (double)lr * (double)weight_decay);
+    return (float)(1.0 - lr * weight_decay);
 }
 
 static step adam_step(float *p, const float *g, float *m, float *v, const shd_adam_args *args)
@@ -123,14 +123,14 @@ static step adam_step(float *p, const float *g, float *m, float *v, const shd_ad
         .p = p,
         .state = {m, v},
         .g = g,
-        .grad_scale = args->grad_scale,
-        .beta1 = args->beta1,
-        .beta2 = args->beta2,
-        .one_minus_beta1 = (float)(1.0 - (double)args->beta1),
-        .one_minus_beta2 = (float)(1.0 - (double)args->beta2),
-        .step_size = (float)((double)args->lr / (double)args->bias_correction1),
-        .inverse_sqrt_bc2 = (float)(1.0 / sqrt((double)args->bias_correction2)),
-        .eps = args->eps,
+        .grad_scale = (float)args->grad_scale,
+        .beta1 = (float)args->beta1,
+        .beta2 = (float)args->beta2,
+        .one_minus_beta1 = (float)(1.0 - args->beta1),
+        .one_minus_beta2 = (float)(1.0 - args->beta2),
+        .step_size = (float)(args->lr / args->bias_correction1),
+        .inverse_sqrt_bc2 = (float)(1.0 / sqrt(args->bias_correction2)),
+        .eps = (float)args->eps,
     };
 }
 
@@ -147,7 +147,7 @@ void SHD_FN(adam)(const shd_opctx *ctx, float *p, const float *g, float *m, floa
 {
     step s = adam_step(p, g, m, v, args);
     s.decay = 1.0f;
-    s.l2 = args->weight_decay;
+    s.l2 = (float)args->weight_decay;
     shd_cpu_parallel(ctx, n, GRAIN, adam_range, &s);
 }
 
@@ -158,10 +158,10 @@ void SHD_FN(sgd)(const shd_opctx *ctx, float *p, const float *g, float *buf, int
         .p = p,
         .state = {buf},
         .g = g,
-        .grad_scale = args->grad_scale,
-        .lr = args->lr,
-        .l2 = args->weight_decay,
-        .beta1 = args->momentum,
+        .grad_scale = (float)args->grad_scale,
+        .lr = (float)args->lr,
+        .l2 = (float)args->weight_decay,
+        .beta1 = (float)args->momentum,
         .nesterov = args->nesterov,
     };
     shd_cpu_parallel(ctx, n, GRAIN, buf != NULL ? sgd_momentum_range : sgd_range, &s);
@@ -174,13 +174,13 @@ void SHD_FN(lion)(const shd_opctx *ctx, float *p, const float *g, float *m, int6
         .p = p,
         .state = {m},
         .g = g,
-        .grad_scale = args->grad_scale,
-        .lr = args->lr,
+        .grad_scale = (float)args->grad_scale,
+        .lr = (float)args->lr,
         .decay = decay_of(args->lr, args->weight_decay),
-        .beta1 = args->beta1,
-        .beta2 = args->beta2,
-        .one_minus_beta1 = (float)(1.0 - (double)args->beta1),
-        .one_minus_beta2 = (float)(1.0 - (double)args->beta2),
+        .beta1 = (float)args->beta1,
+        .beta2 = (float)args->beta2,
+        .one_minus_beta1 = (float)(1.0 - args->beta1),
+        .one_minus_beta2 = (float)(1.0 - args->beta2),
     };
     shd_cpu_parallel(ctx, n, GRAIN, lion_range, &s);
 }

@@ -61,7 +61,9 @@ def rate_of(schedule):
             dummy, WARMUP, DECAY, num_training_steps=STEPS, min_lr_ratio=LR_MIN_SHARE, decay_type="linear"),
         "inverse_sqrt": lambda: optimization.get_inverse_sqrt_schedule(dummy, WARMUP),
     }[schedule]
-    return make().lr_lambdas[0]
+    share = make().lr_lambdas[0]
+    # The one of wsd warms up from lr_min; here every schedule warms up from 0.
+    return lambda step: step / WARMUP if step <= WARMUP else share(step)
 
 
 def make_model():
