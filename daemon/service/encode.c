@@ -23,9 +23,11 @@ Shard__V1__StepResult *shd_encode_step(const shd_event *event, shd_scratch *scra
     m->lr = event->result.lr;
     m->tokens = event->result.tokens;
     m->step_ms = event->result.step_ms;
-    m->tokens_per_s = event->result.tokens_per_s;
+    m->tokens_per_s = m->step_ms > 0.0 ? (double)m->tokens * 1000.0 / m->step_ms : 0.0;
     m->skipped = event->skipped != 0;
     m->samples = event->result.samples;
+    m->loss_scale = event->result.loss_scale;
+    m->unix = event->result.unix_time;
     return m;
 }
 
@@ -37,6 +39,7 @@ static Shard__V1__EvalResult *encode_eval(const shd_event *event, shd_scratch *s
     m->loss = event->eval.loss;
     m->tokens = event->eval.tokens;
     m->ms = event->eval.ms;
+    m->unix = event->eval.unix_time;
     return m;
 }
 

@@ -21,11 +21,11 @@ typedef struct shd_event {
     uint8_t state; /* number of the JobState in the service definition */
     union {
         struct {
-            double loss, grad_norm, lr, step_ms, tokens_per_s;
+            double loss, grad_norm, lr, step_ms, loss_scale, unix_time;
             uint64_t tokens, samples;
         } result;
         struct {
-            double loss, ms;
+            double loss, ms, unix_time;
             uint64_t tokens;
         } eval;
         struct {

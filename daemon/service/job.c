@@ -15,7 +15,7 @@ static void own_finish(shd_item *item, const shd_error *failed)
     (void)failed;
 }
 
-static double unix_now(void)
+double shd_job_now(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -56,7 +56,7 @@ void shd_job_set_state(shd_job *job, Shard__V1__JobState state, int code, const 
     job->reason_code = code;
     snprintf(job->reason, sizeof(job->reason), "%s", reason);
     shd_event event = {.step = job->step, .kind = SHD_EVENT_STATE, .state = (uint8_t)state};
-    event.change.unix_time = unix_now();
+    event.change.unix_time = shd_job_now();
     event.change.reason = reason[0] != '\0' ? job->reason : NULL;
     shd_history_append(job->history, &event);
     shd_log(state == STATE(FAILED) ? SHD_LOG_WARNING : SHD_LOG_INFO,
@@ -88,7 +88,7 @@ int shd_job_create(const shd_job_params *params, shd_job **out, shd_error *err)
     job->owner_uid = params->who->uid;
     job->owner_gid = params->who->gid;
     snprintf(job->owner, sizeof(job->owner), "%s", params->owner);
-    job->created_unix = unix_now();
+    job->created_unix = shd_job_now();
     job->plan = *params->plan;
     job->first_rank = params->first_rank;
     job->spec_message = shd_spec_to_proto(&job->spec);

@@ -95,10 +95,13 @@ struct shd_job {
 
     shd_item_queue training; /* client-driven calls, by seq */
     shd_item_queue interactive;
-    shd_item_queue parked; /* interactive ones whose client does not read */
-    shd_item own;          /* INIT, DATA_STEP, EVAL */
-    shd_item *running;     /* on the ranks, or between two turns there */
-    int between_turns;     /* `running` waits for its next turn */
+    shd_item_queue
+        parked;          /* interactive ones whose client does not read, or whose turn it is not */
+    uint32_t generating; /* generations that have a turn; rpc_generate.c */
+    uint32_t gated;      /* those that wait for one; rpc_generate.c */
+    shd_item own;        /* INIT, DATA_STEP, EVAL */
+    shd_item *running;   /* on the ranks, or between two turns there */
+    int between_turns;   /* `running` waits for its next turn */
     shd_sched_entity turn; /* jobs.c */
 };
 
@@ -143,6 +146,10 @@ void shd_job_await(shd_job *job, shd_job_wait *wait);
 void shd_job_fail_waits(shd_job *job, const shd_error *why);
 
 /* ---- work ---- */
+
+/* 0, or why an interactive item of `bytes` cannot be taken in now: SHD_ESTATE when the job's
+ * weights are not there, SHD_EFULL when max_queue calls wait. */
+int shd_job_check_interactive(const shd_job *job, uint64_t bytes, shd_error *err);
 
 /* Queues an interactive item. SHD_ESTATE when the job's weights are not there, SHD_EFULL when
  * max_queue items wait, unless it goes on with a call that was let in before; on failure the item

@@ -13,6 +13,9 @@ extern "C" {
 /* Enters a state: event, log line, observers. */
 void shd_job_set_state(shd_job *job, Shard__V1__JobState state, int code, const char *reason);
 
+/* The time of day in seconds, for events. */
+double shd_job_now(void);
+
 /* Tells the observers that there are new events. */
 void shd_job_notify(shd_job *job);
 

@@ -21,18 +21,22 @@ static int check_usable(const shd_job *job, shd_error *err)
     return SHD_OK;
 }
 
-int shd_job_push_interactive(shd_job *job, shd_item *item, int goes_on, shd_error *err)
+int shd_job_check_interactive(const shd_job *job, uint64_t bytes, shd_error *err)
 {
     SHD_TRY(check_usable(job, err));
     const uint32_t most = shd_jobs_get_options(job->jobs)->limits.max_queue;
-    if (!goes_on && job->interactive.n >= most) {
+    if (job->interactive.n + job->gated >= most) {
         return shd_fail(err, SHD_EFULL,
                         "%u calls wait for job %s already (max_queue); try again later", most,
                         job->id);
     }
-    if (!goes_on) {
-        SHD_TRY(shd_jobs_check_waiting(job->jobs, job, shd_item_bytes(item), err));
-    }
+    return shd_jobs_check_waiting(job->jobs, job, bytes, err);
+}
+
+int shd_job_push_interactive(shd_job *job, shd_item *item, int goes_on, shd_error *err)
+{
+    SHD_TRY(goes_on ? check_usable(job, err)
+                    : shd_job_check_interactive(job, shd_item_bytes(item), err));
     item->job = job;
     shd_item_queue_push(&job->interactive, item);
     shd_jobs_kick(job->jobs);
@@ -217,8 +221,7 @@ static void on_step(shd_job *job, const shd_work *work)
     event.result.lr = work->lr_used;
     event.result.tokens = job->tokens_sum;
     event.result.step_ms = job->ms_sum;
-    event.result.tokens_per_s =
-        job->ms_sum > 0.0 ? (double)job->tokens_sum * 1000.0 / job->ms_sum : 0.0;
+    event.result.unix_time = shd_job_now();
     event.result.samples = work->samples;
     job->last = event;
     job->has_last = 1;
@@ -262,6 +265,7 @@ static void on_eval(shd_job *job, const shd_work *work)
     event.eval.loss = work->loss;
     event.eval.tokens = work->valid_tokens;
     event.eval.ms = work->ms;
+    event.eval.unix_time = shd_job_now();
     job->last_eval = event;
     job->has_eval = 1;
     job->eval_due = 0;

@@ -8,25 +8,37 @@
 #include "daemon/service/jobs.h"
 #include "daemon/service/sampling.h"
 
-enum { DEFAULT_TOKENS = 128, MAX_TOKENS = 100000 };
+enum { DEFAULT_TOKENS = 128, MAX_TOKENS = 100000, MAX_STOPS = 256, MAX_AT_ONCE = 4 };
 
-/* One stream. Its item is in the job's queue, on the ranks, or parked: then the client reads too
- * slowly and the next token waits for room. */
+/* Where a generation's item is, besides on the ranks. */
+typedef enum place {
+    AT_WORK = 0, /* in the job's queue, or on the ranks */
+    GATED,       /* parked: as many as may are at work already */
+    SLOW         /* parked: the client reads too slowly and the next token waits for room */
+} place;
+
+/* One stream. While AT_WORK it is one of job->generating. */
 typedef struct generation {
     shd_item item;  /* first */
     shd_call *call; /* NULL once the client is gone */
+    place place;
     shd_sampling sampling;
     uint32_t made, wanted; /* tokens */
     uint32_t window;       /* the model sees this many last tokens */
     uint32_t length;       /* tokens in context */
     int32_t *context;      /* [2 * window]: room to slide in */
-    int parked;
+    int32_t *said;         /* prompt and text so far, for the repetition penalty; NULL: none */
+    size_t n_said;
+    int32_t *stops; /* [n_stops] */
+    size_t n_stops;
 } generation;
 
 static void generation_free(generation *g)
 {
     shd_work_fini(&g->item.work);
     free(g->context);
+    free(g->said);
+    free(g->stops);
     free(g);
 }
 
@@ -46,7 +58,12 @@ static void append(generation *g, int32_t token)
         g->length = g->window;
     }
     g->context[g->length++] = token;
+    if (g->said != NULL) {
+        g->said[g->n_said++] = token;
+    }
 }
+
+/* ---- whose turn it is ---- */
 
 /* Queues the work for the next token. */
 static int ask(generation *g, shd_job *job, shd_error *err)
@@ -64,87 +81,190 @@ static int ask(generation *g, shd_job *job, shd_error *err)
         work->batch.targets[i] = SHD_IGNORE_INDEX;
     }
     SHD_TRY(shd_trainer_check_batch(job->trainer, work, err));
-    return shd_job_push_interactive(job, &g->item, g->made > 0, err);
+    return shd_job_push_interactive(job, &g->item, 1, err);
 }
 
-static void ask_or_give_up(generation *g)
+/* It has a turn from now on, unless this fails: then it stays the caller's. */
+static int start(generation *g, shd_error *err)
+{
+    g->place = AT_WORK;
+    SHD_TRY(ask(g, g->item.job, err));
+    g->item.job->generating++;
+    return SHD_OK;
+}
+
+static void start_or_give_up(generation *g)
 {
     shd_error err;
-    if (ask(g, g->item.job, &err) < 0) {
+    if (start(g, &err) < 0) {
         give_up(g, &err);
     }
+}
+
+/* A generation that may not go on yet waits where it fails with the others when the job ends. */
+static void wait_at(generation *g, place where)
+{
+    shd_job *job = g->item.job;
+    shd_work_fini(&g->item.work);
+    shd_work_init(&g->item.work, SHD_WORK_NEXT_LOGITS);
+    g->place = where;
+    job->gated += where == GATED;
+    shd_job_park(job, &g->item);
+}
+
+/* Takes it back from there. */
+static void unpark(generation *g)
+{
+    g->item.job->gated -= g->place == GATED;
+    shd_job_withdraw(g->item.job, &g->item);
+}
+
+/* Those that wait have their turns, the oldest first, as far as there is room. */
+static void open_gate(shd_job *job)
+{
+    const int usable = job->trainer != NULL && !job->deleting &&
+                       (!shd_job_ended(job) || job->state == SHARD__V1__JOB_STATE__JOB_STATE_DONE);
+    while (usable && job->gated > 0 && job->generating < MAX_AT_ONCE) {
+        shd_item *next = job->parked.head;
+        while (next != NULL && ((generation *)next)->place != GATED) {
+            next = next->next;
+        }
+        if (next == NULL) {
+            return; /* they are being failed with the job */
+        }
+        unpark((generation *)next);
+        start_or_give_up((generation *)next);
+    }
+}
+
+/* A turn is over. */
+static void leave(shd_job *job)
+{
+    job->generating--;
+    open_gate(job);
+}
+
+/* At its beginning, and when a slow client reads again. */
+static void go_on(generation *g)
+{
+    if (g->item.job->generating >= MAX_AT_ONCE) {
+        wait_at(g, GATED);
+    } else {
+        start_or_give_up(g);
+    }
+}
+
+/* ---- tokens ---- */
+
+static int is_stop(const generation *g, int32_t token)
+{
+    for (size_t i = 0; i < g->n_stops; i++) {
+        if (g->stops[i] == token) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Picks and sends a token. 1: the stream goes on; 0: it is over and freed. */
+static int send_token(generation *g, const shd_work *work, uint32_t vocab)
+{
+    Shard__V1__GenerateResponse response = SHARD__V1__GENERATE_RESPONSE__INIT;
+    const shd_sampling_input in = {
+        .logits = work->logits, .vocab = vocab, .context = g->said, .n_context = g->n_said};
+    shd_error err;
+    if (shd_sampling_pick(&g->sampling, &in, g->made, &response.token, &response.logprob, &err) <
+        0) {
+        give_up(g, &err);
+        return 0;
+    }
+    response.step = work->step;
+    append(g, response.token);
+    g->made++;
+    const int stopped = is_stop(g, response.token), over = stopped || g->made == g->wanted;
+    if (over) {
+        response.finish = (char *)(stopped ? "stop" : "length");
+    }
+    shd_call_send(g->call, &response.base);
+    if (over) {
+        shd_call_end(g->call);
+        generation_free(g);
+    }
+    return !over;
 }
 
 static void on_token(shd_item *item, const shd_error *failed)
 {
     generation *g = (generation *)item;
-    if (g->call == NULL || failed != NULL) {
+    shd_job *job = item->job;
+    if (g->place != AT_WORK) { /* waited when the job ended */
+        job->gated -= g->place == GATED;
         give_up(g, failed);
         return;
     }
-    Shard__V1__GenerateResponse response = SHARD__V1__GENERATE_RESPONSE__INIT;
-    shd_error err;
-    if (shd_sampling_pick(&g->sampling, item->work.logits, (uint32_t)item->job->spec.model.vocab,
-                          g->made, &response.token, &response.logprob, &err) < 0) {
-        give_up(g, &err);
+    if (g->call == NULL || failed != NULL) {
+        give_up(g, failed);
+        leave(job);
         return;
     }
-    response.step = item->work.step;
-    append(g, response.token);
-    g->made++;
-    shd_call_send(g->call, &response.base);
-    if (g->made == g->wanted) {
-        shd_call_end(g->call);
-        generation_free(g);
-    } else if (shd_call_writable(g->call)) {
-        ask_or_give_up(g);
+    if (!send_token(g, &item->work, (uint32_t)job->spec.model.vocab)) {
+        leave(job);
+    } else if (!shd_call_writable(g->call)) {
+        wait_at(g, SLOW);
+        leave(job);
     } else {
-        g->parked = 1;
-        shd_job_park(g->item.job, &g->item);
+        /* It keeps its turn to its end: the others' would cost it the cache. */
+        shd_error err;
+        if (ask(g, job, &err) < 0) {
+            give_up(g, &err);
+            leave(job);
+        }
     }
 }
 
 static void on_writable(void *arg)
 {
     generation *g = arg;
-    if (g->parked) {
-        g->parked = 0;
-        shd_job_withdraw(g->item.job, &g->item);
-        ask_or_give_up(g);
+    if (g->place == SLOW) {
+        unpark(g);
+        go_on(g);
     }
 }
 
 static void on_gone(void *arg)
 {
     generation *g = arg;
+    shd_job *job = g->item.job;
+    const int had_turn = g->place == AT_WORK;
     g->call = NULL;
-    if (shd_job_withdraw(g->item.job, &g->item)) {
+    if (!had_turn) {
+        unpark(g);
         generation_free(g);
+    } else if (shd_job_withdraw(job, &g->item)) {
+        generation_free(g);
+        leave(job);
+    } else {
+        g->item.withdrawn = 1;
     }
 }
 
 /* ---- the call ---- */
 
-static int check_prompt(const Shard__V1__GenerateRequest *q, const shd_job *job, shd_error *err)
+static int check_tokens(const int32_t *tokens, size_t n, int64_t vocab, const char *what,
+                        shd_error *err)
 {
-    const int64_t vocab = job->spec.model.vocab;
-    if (q->n_prompt == 0) {
-        return shd_fail(err, SHD_EINVAL, "the prompt is empty; give at least one token");
-    }
-    for (size_t i = 0; i < q->n_prompt; i++) {
-        if (q->prompt[i] < 0 || q->prompt[i] >= vocab) {
+    for (size_t i = 0; i < n; i++) {
+        if (tokens[i] < 0 || tokens[i] >= vocab) {
             return shd_fail(err, SHD_EINVAL,
-                            "token %zu of the prompt is %d; the model's vocabulary is 0..%lld", i,
-                            q->prompt[i], (long long)vocab - 1);
+                            "token %zu of %s is %d; the model's vocabulary is 0..%lld", i, what,
+                            tokens[i], (long long)vocab - 1);
         }
     }
     return SHD_OK;
 }
 
-static int parse(const Shard__V1__GenerateRequest *q, const shd_job *job, generation *g,
-                 shd_error *err)
+static int parse_sampling(const Shard__V1__GenerateRequest *q, generation *g, shd_error *err)
 {
-    SHD_TRY(check_prompt(q, job, err));
     g->wanted = q->has_max_tokens_case ? q->max_tokens : DEFAULT_TOKENS;
     if (g->wanted == 0 || g->wanted > MAX_TOKENS) {
         return shd_fail(err, SHD_EINVAL, "max_tokens %u is not in 1..%d", g->wanted, MAX_TOKENS);
@@ -162,7 +282,63 @@ static int parse(const Shard__V1__GenerateRequest *q, const shd_job *job, genera
     if (q->has_seed_case) {
         g->sampling.seed = q->seed;
     }
+    if (q->has_repetition_penalty_case) {
+        g->sampling.repetition_penalty = q->repetition_penalty;
+    }
     return shd_sampling_check(&g->sampling, err);
+}
+
+static int parse_stops(const Shard__V1__GenerateRequest *q, const shd_job *job, generation *g,
+                       shd_error *err)
+{
+    if (q->n_stop > MAX_STOPS) {
+        return shd_fail(err, SHD_EINVAL, "%zu stop tokens; at most %d are allowed", q->n_stop,
+                        MAX_STOPS);
+    }
+    SHD_TRY(check_tokens(q->stop, q->n_stop, job->spec.model.vocab, "stop", err));
+    g->stops = shd_reallocarray(NULL, q->n_stop + 1, sizeof(*g->stops));
+    for (size_t i = 0; i < q->n_stop; i++) {
+        g->stops[g->n_stops++] = q->stop[i];
+    }
+    return SHD_OK;
+}
+
+/* The context begins with the prompt's last tokens; positions beyond the job's sequence length have
+ * never been trained. */
+static void set_prompt(generation *g, const int32_t *prompt, size_t n, uint32_t window)
+{
+    g->window = window;
+    g->context = shd_reallocarray(NULL, 2 * (size_t)window, sizeof(*g->context));
+    const size_t skip = n > window ? n - window : 0;
+    for (size_t i = skip; i < n; i++) {
+        append(g, prompt[i]);
+    }
+    if (g->sampling.repetition_penalty != 1.0) {
+        g->said = shd_reallocarray(NULL, n + g->wanted, sizeof(*g->said));
+        memcpy(g->said, prompt, n * sizeof(*prompt));
+        g->n_said = n;
+    }
+}
+
+static int parse_prompt(const Shard__V1__GenerateRequest *q, const shd_job *job, generation *g,
+                        shd_error *err)
+{
+    if (q->n_prompt == 0) {
+        return shd_fail(err, SHD_EINVAL, "the prompt is empty; give at least one token");
+    }
+    SHD_TRY(check_tokens(q->prompt, q->n_prompt, job->spec.model.vocab, "the prompt", err));
+    set_prompt(g, q->prompt, q->n_prompt, job->spec.seq_len);
+    return SHD_OK;
+}
+
+/* Lets the stream in: it has its turn, or waits for one. On failure it stays the caller's. */
+static int enter(generation *g, shd_job *job, shd_error *err)
+{
+    const uint64_t bytes = 2 * (uint64_t)g->length * sizeof(int32_t);
+    SHD_TRY(shd_job_check_interactive(job, bytes, err));
+    shd_call_callbacks(g->call, on_gone, on_writable, g);
+    go_on(g);
+    return SHD_OK;
 }
 
 static void generate(shd_call *call, const ProtobufCMessage *request, void *service)
@@ -184,19 +360,19 @@ static void generate(shd_call *call, const ProtobufCMessage *request, void *serv
     g->call = call;
     g->item.finish = on_token;
     g->item.job = job;
-    if (parse(q, job, g, &err) < 0) {
+    int rc = parse_sampling(q, g, &err);
+    if (rc == SHD_OK) {
+        rc = parse_stops(q, job, g, &err);
+    }
+    if (rc == SHD_OK) {
+        rc = parse_prompt(q, job, g, &err);
+    }
+    if (rc == SHD_OK) {
+        rc = enter(g, job, &err);
+    }
+    if (rc < 0) {
         give_up(g, &err);
-        return;
     }
-    /* Positions beyond the job's sequence length have never been trained. */
-    g->window = job->spec.seq_len;
-    g->context = shd_reallocarray(NULL, 2 * (size_t)g->window, sizeof(*g->context));
-    const size_t skip = q->n_prompt > g->window ? q->n_prompt - g->window : 0;
-    for (size_t i = skip; i < q->n_prompt; i++) {
-        append(g, q->prompt[i]);
-    }
-    shd_call_callbacks(call, on_gone, on_writable, g);
-    ask_or_give_up(g);
 }
 
 const shd_rpc_method *shd_rpc_generate_methods(size_t *n)

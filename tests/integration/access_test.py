@@ -19,7 +19,7 @@ class Access(harness.TestCase):
         return [
             ["attach", name, "--from", 1], ["pause", name], ["resume", name], ["cancel", name], ["delete", name],
             ["generate", name, "--prompt", "a"], ["eval", name, "--data", "/etc/passwd"], ["checkpoint", name],
-            ["export", name, "--out", "/tmp/nowhere"], ["reshard", name, "--strategy", "ddp"],
+            ["export", name, "--output", "/tmp/nowhere"], ["reshard", name, "--strategy", "ddp"],
         ]
 
     def test_another_user_sees_nothing_and_changes_nothing(self):

@@ -115,7 +115,7 @@ class Flags(BadInput):
     def test_what_this_version_lacks_says_so(self):
         for command, word in ((["checkpoint", "bystander"], "checkpoint"),
                               (["reshard", "bystander", "--strategy", "ddp"], "strategy"),
-                              (["export", "bystander", "--out", "/tmp/nowhere"], "safetensors")):
+                              (["export", "bystander", "--output", "/tmp/nowhere"], "safetensors")):
             with self.subTest(command=command):
                 self.assertRefused(self.d.ctl(*command), EXIT_REFUSED, word)
 

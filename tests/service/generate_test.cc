@@ -40,6 +40,109 @@ TEST_F(Generate, StreamsAsManyTokensAsAsked)
     EXPECT_EQ(tokens(c.get()), (std::vector<int32_t>{11, 12, 13, 14, 15}));
     Unpacked<Shard__V1__GenerateResponse> first(c->sent[0]);
     EXPECT_NEAR(first->logprob, 0, 1e-4);
+    EXPECT_STREQ(first->finish, "");
+    EXPECT_STREQ(Unpacked<Shard__V1__GenerateResponse>(c->sent[4])->finish, "length");
+}
+
+TEST_F(Generate, AStopTokenEndsTheText)
+{
+    start(false);
+    const std::string id = create_running(Spec("g"), false);
+    std::vector<int32_t> stops{200, 13};
+    q.stop = stops.data();
+    q.n_stop = stops.size();
+    Call c = make_call();
+    generate(c.get(), id, 50);
+    turn_until([&] { return c->finished; });
+    ASSERT_TRUE(c->ok()) << c->error;
+    EXPECT_EQ(tokens(c.get()), (std::vector<int32_t>{11, 12, 13}));
+    EXPECT_STREQ(Unpacked<Shard__V1__GenerateResponse>(c->sent[2])->finish, "stop");
+    stops[1] = 256;
+    Call bad = make_call();
+    generate(bad.get(), id, 5);
+    EXPECT_EQ(bad->code, SHD_EINVAL);
+    EXPECT_NE(bad->error.find("token 1 of stop is 256"), std::string::npos) << bad->error;
+    stops.assign(257, 1);
+    q.stop = stops.data();
+    q.n_stop = stops.size();
+    Call many = make_call();
+    generate(many.get(), id, 5);
+    EXPECT_NE(many->error.find("257 stop tokens"), std::string::npos) << many->error;
+}
+
+TEST_F(Generate, ThePenaltySeesPromptAndText)
+{
+    start(
+        false,
+        [](const char *, shd_work *work, void *) {
+            if (work->kind == SHD_WORK_NEXT_LOGITS) {
+                for (int i = 0; i < 256; i++) {
+                    work->logits[i] = 10 - static_cast<float>(i) / 100;
+                }
+            }
+        },
+        nullptr);
+    const std::string id = create_running(Spec("g"), false);
+    prompt = {0, 2};
+    q.has_repetition_penalty_case =
+        SHARD__V1__GENERATE_REQUEST__HAS_REPETITION_PENALTY_REPETITION_PENALTY;
+    q.repetition_penalty = 1.5;
+    Call c = make_call();
+    generate(c.get(), id, 4);
+    turn_until([&] { return c->finished; });
+    EXPECT_EQ(tokens(c.get()), (std::vector<int32_t>{1, 3, 4, 5}));
+    q.repetition_penalty = 0;
+    Call bad = make_call();
+    generate(bad.get(), id, 4);
+    EXPECT_NE(bad->error.find("repetition_penalty 0"), std::string::npos) << bad->error;
+}
+
+TEST_F(Generate, OnlySomeMakeTokensAtOnce)
+{
+    limits.max_queue = 16;
+    start(true);
+    const std::string id = create_running(Spec("g"), true);
+    std::vector<Call> calls;
+    for (int i = 0; i < 6; i++) {
+        calls.push_back(make_call());
+        generate(calls.back().get(), id, 2);
+        if (i == 4) {
+            finish("g"); // the first one's first token
+        }
+    }
+    EXPECT_EQ(calls[0]->sent.size(), 1u);
+    calls[1]->go();
+    for (int i = 0; i < 3; i++) {
+        finish("g");
+    }
+    // The first four in turn; when the second had left, the fifth got its place.
+    EXPECT_EQ(calls[2]->sent.size(), 1u);
+    EXPECT_EQ(calls[3]->sent.size(), 1u);
+    EXPECT_EQ(calls[0]->sent.size(), 1u);
+    EXPECT_EQ(calls[4]->sent.size(), 0u);
+    for (int i = 0; i < 40 && !calls[5]->finished; i++) {
+        finish("g");
+    }
+    for (int i : {0, 2, 3, 4, 5}) {
+        EXPECT_EQ(calls[i]->sent.size(), 2u) << i;
+        EXPECT_TRUE(calls[i]->ok()) << calls[i]->error;
+    }
+}
+
+TEST_F(Generate, TheEndOfTheJobEndsThoseThatWaitForATurn)
+{
+    start(true);
+    const std::string id = create_running(Spec("g"), true);
+    std::vector<Call> calls;
+    for (int i = 0; i < 5; i++) {
+        calls.push_back(make_call());
+        generate(calls.back().get(), id, 2);
+    }
+    Call cancel = ref("CancelJob", id);
+    turn();
+    for (const Call &c : calls) {
+        EXPECT_EQ(c->code, SHD_ECANCELLED) << c->error;
+    }
 }
 
 TEST_F(Generate, TheContextSlides)

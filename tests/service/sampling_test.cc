@@ -1,10 +1,22 @@
 #include "daemon/service/sampling.h"
 
 #include <gtest/gtest.h>
+#include <jansson.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <string>
 #include <vector>
+
+static int pick(const shd_sampling &s, const std::vector<float> &logits, uint64_t index,
+                int32_t *token, float *logprob, shd_error *err = nullptr,
+                const std::vector<int32_t> &context = {})
+{
+    const shd_sampling_input in = {logits.data(), (uint32_t)logits.size(), context.data(),
+                                   context.size()};
+    return shd_sampling_pick(&s, &in, index, token, logprob, err);
+}
 
 static const std::vector<float> kLogits = {std::log(0.1f), std::log(0.4f), std::log(0.2f),
                                            std::log(0.3f)};
@@ -15,9 +27,7 @@ static std::vector<double> shares(shd_sampling s, const std::vector<float> &logi
     for (int i = 0; i < n; i++) {
         int32_t token = -1;
         float logprob;
-        EXPECT_EQ(shd_sampling_pick(&s, logits.data(), (uint32_t)logits.size(), (uint64_t)i, &token,
-                                    &logprob, nullptr),
-                  0);
+        EXPECT_EQ(pick(s, logits, (uint64_t)i, &token, &logprob), 0);
         out.at((size_t)token) += 1.0 / n;
         EXPECT_NEAR(logprob, logits[(size_t)token], 1e-6) << "the untempered probability";
     }
@@ -44,8 +54,7 @@ TEST(Sampling, TemperatureSharpensAndZeroIsTheLikeliest)
     EXPECT_DOUBLE_EQ(std::round(shares(s, kLogits, 100)[1]), 1);
     int32_t token;
     float logprob;
-    const float tie[] = {1, 3, 3, 2};
-    ASSERT_EQ(shd_sampling_pick(&s, tie, 4, 0, &token, &logprob, nullptr), 0);
+    ASSERT_EQ(pick(s, {1, 3, 3, 2}, 0, &token, &logprob), 0);
     EXPECT_EQ(token, 1) << "ties go to the lowest id";
 }
 
@@ -87,12 +96,12 @@ TEST(Sampling, IsAFunctionOfSeedAndIndex)
         int32_t token;
         float logprob;
         s.seed = 1;
-        shd_sampling_pick(&s, flat.data(), 1000, i, &token, &logprob, nullptr);
+        pick(s, flat, i, &token, &logprob);
         first.push_back(token);
-        shd_sampling_pick(&s, flat.data(), 1000, i, &token, &logprob, nullptr);
+        pick(s, flat, i, &token, &logprob);
         second.push_back(token);
         s.seed = 2;
-        shd_sampling_pick(&s, flat.data(), 1000, i, &token, &logprob, nullptr);
+        pick(s, flat, i, &token, &logprob);
         other.push_back(token);
     }
     EXPECT_EQ(first, second);
@@ -109,7 +118,7 @@ TEST(Sampling, ImpossibleTokensAreNeverDrawn)
         for (uint64_t i = 0; i < 1000; i++) {
             int32_t token;
             float logprob;
-            ASSERT_EQ(shd_sampling_pick(&s, logits.data(), 5, i, &token, &logprob, nullptr), 0);
+            ASSERT_EQ(pick(s, logits, i, &token, &logprob), 0);
             EXPECT_TRUE(token == 1 || token == 3) << token;
         }
     }
@@ -122,10 +131,9 @@ TEST(Sampling, RefusesWhatIsNoDistribution)
     shd_error err;
     int32_t token;
     float logprob;
-    const float nan_logits[] = {0, NAN}, inf_logits[] = {inf, 0}, none[] = {-inf, -inf};
-    EXPECT_EQ(shd_sampling_pick(&s, nan_logits, 2, 0, &token, &logprob, &err), SHD_ENONFINITE);
-    EXPECT_EQ(shd_sampling_pick(&s, inf_logits, 2, 0, &token, &logprob, &err), SHD_ENONFINITE);
-    EXPECT_EQ(shd_sampling_pick(&s, none, 2, 0, &token, &logprob, &err), SHD_ENONFINITE);
+    EXPECT_EQ(pick(s, {0, NAN}, 0, &token, &logprob, &err), SHD_ENONFINITE);
+    EXPECT_EQ(pick(s, {inf, 0}, 0, &token, &logprob, &err), SHD_ENONFINITE);
+    EXPECT_EQ(pick(s, {-inf, -inf}, 0, &token, &logprob, &err), SHD_ENONFINITE);
     s.temperature = NAN;
     EXPECT_EQ(shd_sampling_check(&s, &err), SHD_EINVAL);
     s = SHD_SAMPLING_DEFAULT;
@@ -133,4 +141,79 @@ TEST(Sampling, RefusesWhatIsNoDistribution)
         s.top_p = p;
         EXPECT_EQ(shd_sampling_check(&s, &err), SHD_EINVAL) << p;
     }
+    s = SHD_SAMPLING_DEFAULT;
+    for (double p : {0.0, 101.0, -1.0, (double)NAN}) {
+        s.repetition_penalty = p;
+        EXPECT_EQ(shd_sampling_check(&s, &err), SHD_EINVAL) << p;
+        EXPECT_NE(std::string(err.message).find("repetition_penalty"), std::string::npos);
+    }
+}
+
+TEST(Sampling, PenaltyMakesWhatWasSaidLessLikely)
+{
+    shd_sampling s = SHD_SAMPLING_DEFAULT;
+    s.temperature = 0;
+    s.repetition_penalty = 2;
+    int32_t token;
+    float logprob;
+    ASSERT_EQ(pick(s, {3, 2, -1}, 0, &token, &logprob, nullptr, {0, 0, 0}), 0);
+    EXPECT_EQ(token, 1) << "once, not thrice";
+    EXPECT_NEAR(logprob, 2 - std::log(std::exp(3.0) + std::exp(2.0) + std::exp(-1.0)), 1e-6)
+        << "the model's own";
+    ASSERT_EQ(pick(s, {5, 2, -1}, 0, &token, &logprob, nullptr, {0, 0, 0}), 0);
+    EXPECT_EQ(token, 0) << "once: 2.5 is still above 2";
+    ASSERT_EQ(pick(s, {-1, -1.5}, 0, &token, &logprob, nullptr, {0}), 0);
+    EXPECT_EQ(token, 1) << "negative logits become more negative";
+    s.repetition_penalty = 0.01;
+    ASSERT_EQ(pick(s, {1, 3e38f, 2e38f}, 0, &token, &logprob, nullptr, {0, 1, 2}), 0);
+    EXPECT_EQ(token, 1);
+}
+
+// sampling_golden.py: the distributions that transformers draws from.
+TEST(Sampling, IsThatOfTransformers)
+{
+    const std::string path = std::string(getenv("TEST_SRCDIR")) + "/" + getenv("TEST_WORKSPACE") +
+                             "/tests/service/sampling_golden.json";
+    json_error_t error;
+    json_t *root = json_load_file(path.c_str(), 0, &error);
+    ASSERT_NE(root, nullptr) << error.text;
+    ASSERT_GE(json_array_size(root), 10u);
+    size_t n, i;
+    const json_t *c, *item;
+    json_array_foreach(root, n, c)
+    {
+        shd_sampling s = SHD_SAMPLING_DEFAULT;
+        s.temperature = json_number_value(json_object_get(c, "temperature"));
+        s.top_k = (uint32_t)json_integer_value(json_object_get(c, "top_k"));
+        s.top_p = json_number_value(json_object_get(c, "top_p"));
+        s.repetition_penalty = json_number_value(json_object_get(c, "repetition_penalty"));
+        std::vector<float> logits;
+        std::vector<int32_t> context;
+        json_array_foreach(json_object_get(c, "logits"), i, item)
+        {
+            logits.push_back((float)json_number_value(item));
+        }
+        json_array_foreach(json_object_get(c, "context"), i, item)
+        {
+            context.push_back((int32_t)json_integer_value(item));
+        }
+        const shd_sampling_input in = {logits.data(), (uint32_t)logits.size(), context.data(),
+                                       context.size()};
+        std::vector<double> p(logits.size());
+        ASSERT_EQ(shd_sampling_distribution(&s, &in, p.data(), nullptr), 0);
+        const json_t *expected = json_object_get(c, "probabilities");
+        ASSERT_EQ(json_array_size(expected), p.size());
+        for (size_t k = 0; k < p.size(); k++) {
+            const double want = json_number_value(json_array_get(expected, k));
+            // transformers works in float32: a few roundings of the exponent and of the sum.
+            EXPECT_NEAR(p[k], want, 2e-6) << "case " << n << " token " << k;
+            EXPECT_EQ(p[k] == 0, want == 0) << "case " << n << " token " << k;
+        }
+        int32_t token;
+        float logprob;
+        s.temperature = 0;
+        ASSERT_EQ(shd_sampling_pick(&s, &in, 0, &token, &logprob, nullptr), 0);
+        EXPECT_EQ(token, json_integer_value(json_object_get(c, "greedy"))) << "case " << n;
+    }
+    json_decref(root);
 }
