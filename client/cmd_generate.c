@@ -79,7 +79,7 @@ static int set_prompt(generate_args *args, enum mode mode, uint32_t vocab, shc_e
     Shard__V1__GenerateRequest *request = &args->request;
 
     if (args->prompt && args->tokens)
-        return shc_usage("--prompt and --tokens exclude each other; give one");
+        return shc_usage("--prompt and --tokens (or --prompt-tokens) exclude each other; give one");
     if (args->prompt && mode == MODE_IDS)
         return shc_usage("--prompt: the job has no tokenizer, and its vocabulary of %u is not that "
                          "of bytes; give --tokens 1,2,3, or submit it with --tokenizer",
