@@ -2,14 +2,17 @@
  * Floor F3. */
 #include "daemon/data/source.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/data/token_file.h"
 
 /* llm.c's data files: 256 int32, of which three are used: magic, version, number of tokens. */
 #define LLMC_HEADER_BYTES 1024u
@@ -29,9 +32,17 @@ struct shd_source {
     uint64_t begin; /* byte offset of the first token */
     uint64_t size;  /* of the file, at opening */
     struct timespec mtime;
+    shd_token_header header; /* of a token file */
+    char key[33];
+
+    /* the file that a token file was made of */
+    int origin; /* -1: none */
+    char *origin_path;
+    uint64_t origin_size;
+    struct timespec origin_mtime;
 };
 
-static const char *const format_names[] = {"auto", "text", "nanogpt", "llmc"};
+static const char *const format_names[] = {"auto", "text", "nanogpt", "llmc", "jsonl"};
 
 int shd_data_format_parse(const char *word, shd_data_format *out, shd_error *err)
 {
@@ -46,7 +57,7 @@ int shd_data_format_parse(const char *word, shd_data_format *out, shd_error *err
         }
     }
     return shd_fail(err, SHD_EINVAL,
-                    "unknown data format '%s'; use one of auto, text, nanogpt, llmc", word);
+                    "unknown data format '%s'; use one of auto, text, nanogpt, llmc, jsonl", word);
 }
 
 const char *shd_data_format_name(shd_data_format format)
@@ -90,15 +101,34 @@ static int read_exact(const shd_source *src, void *buf, uint64_t bytes, uint64_t
     return 0;
 }
 
-static int check_unchanged(const shd_source *src, shd_error *err)
+static int check_file(int fd, const char *path, uint64_t size, const struct timespec *mtime,
+                      int *same, shd_error *err)
 {
     struct stat st;
-    if (fstat(src->fd, &st) != 0) {
-        return shd_fail(err, SHD_EIO, "cannot stat '%s': %s", src->path, strerror(errno));
+    if (fstat(fd, &st) != 0) {
+        return shd_fail(err, SHD_EIO, "cannot stat '%s': %s", path, strerror(errno));
     }
-    if ((uint64_t)st.st_size != src->size || st.st_mtim.tv_sec != src->mtime.tv_sec ||
-        st.st_mtim.tv_nsec != src->mtime.tv_nsec) {
+    *same = (uint64_t)st.st_size == size && st.st_mtim.tv_sec == mtime->tv_sec &&
+            st.st_mtim.tv_nsec == mtime->tv_nsec;
+    return 0;
+}
+
+static int check_unchanged(const shd_source *src, shd_error *err)
+{
+    int same = 0;
+    SHD_TRY(check_file(src->fd, src->path, src->size, &src->mtime, &same, err));
+    if (!same) {
         return fail_changed(src, err);
+    }
+    if (src->origin >= 0) {
+        SHD_TRY(check_file(src->origin, src->origin_path, src->origin_size, &src->origin_mtime,
+                           &same, err));
+        if (!same) {
+            return shd_fail(err, SHD_EDATA,
+                            "'%s' has changed since it was tokenized; start a new job on the new "
+                            "file",
+                            src->origin_path);
+        }
     }
     return 0;
 }
@@ -152,6 +182,42 @@ static int open_llmc(shd_source *src, shd_error *err)
     return 0;
 }
 
+static int open_tokens(shd_source *src, shd_error *err)
+{
+    unsigned char bytes[SHD_TOKEN_HEADER_BYTES];
+    if (src->size < sizeof(bytes)) {
+        return shd_fail(err, SHD_EDATA,
+                        "'%s' is not a token file: %llu bytes are less than a header", src->path,
+                        (unsigned long long)src->size);
+    }
+    SHD_TRY(read_exact(src, bytes, sizeof(bytes), 0, err));
+    const int rc = shd_token_header_parse(bytes, src->size, &src->header, err);
+    if (rc < 0) {
+        return shd_error_prefix(err, rc, "'%s'", src->path);
+    }
+    src->width = src->header.width;
+    src->begin = SHD_TOKEN_HEADER_BYTES;
+    src->tokens = src->header.tokens;
+    snprintf(src->key, sizeof(src->key), "%016llx%016llx", (unsigned long long)src->header.key[1],
+             (unsigned long long)src->header.key[0]);
+    return 0;
+}
+
+int shd_data_format_of(int fd, const char *path, shd_data_format *out, shd_error *err)
+{
+    unsigned char magic[4];
+    const ssize_t got = pread(fd, magic, sizeof(magic), 0);
+    if (got < 0) {
+        return shd_fail(err, SHD_EIO, "cannot read '%s': %s", path, strerror(errno));
+    }
+    const uint32_t word = got == sizeof(magic) ? load_u32(magic) : 0;
+    *out = word == LLMC_MAGIC_16 || word == LLMC_MAGIC_32            ? SHD_DATA_LLMC
+           : ends_with(path, ".bin")                                 ? SHD_DATA_NANOGPT
+           : ends_with(path, ".jsonl") || ends_with(path, ".ndjson") ? SHD_DATA_JSONL
+                                                                     : SHD_DATA_TEXT;
+    return 0;
+}
+
 /* Fills format, width, begin and tokens from what the file holds. */
 static int recognise(shd_source *src, shd_error *err)
 {
@@ -159,18 +225,16 @@ static int recognise(shd_source *src, shd_error *err)
         return shd_fail(err, SHD_EDATA, "'%s' is empty", src->path);
     }
     if (src->format == SHD_DATA_AUTO) {
-        unsigned char magic[4] = {0};
-        if (src->size >= sizeof(magic)) {
-            SHD_TRY(read_exact(src, magic, sizeof(magic), 0, err));
-        }
-        const uint32_t word = load_u32(magic);
-        src->format = word == LLMC_MAGIC_16 || word == LLMC_MAGIC_32 ? SHD_DATA_LLMC
-                      : ends_with(src->path, ".bin")                 ? SHD_DATA_NANOGPT
-                                                                     : SHD_DATA_TEXT;
+        SHD_TRY(shd_data_format_of(src->fd, src->path, &src->format, err));
     }
     switch (src->format) {
     case SHD_DATA_LLMC:
         return open_llmc(src, err);
+    case SHD_DATA_TOKENS:
+        return open_tokens(src, err);
+    case SHD_DATA_JSONL:
+        return shd_fail(err, SHD_EINVAL, "'%s' is JSONL, which has to be tokenized first",
+                        src->path);
     case SHD_DATA_NANOGPT:
         if (src->size % 2 != 0) {
             return shd_fail(err, SHD_EDATA,
@@ -196,6 +260,7 @@ int shd_source_open(int fd, const char *path, shd_data_format format, shd_source
 
     src->path = shd_strdup(path);
     src->format = format;
+    src->origin = -1;
     src->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (src->fd < 0 || fstat(src->fd, &st) != 0) {
         rc = shd_fail(err, SHD_EIO, "cannot open '%s': %s", path, strerror(errno));
@@ -227,8 +292,40 @@ void shd_source_free(shd_source *src)
     if (src->fd >= 0) {
         close(src->fd);
     }
+    if (src->origin >= 0) {
+        close(src->origin);
+    }
+    free(src->origin_path);
     free(src->path);
     free(src);
+}
+
+int shd_source_bind(shd_source *src, int fd, const char *path, shd_error *err)
+{
+    struct stat st;
+    const int origin = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (origin < 0 || fstat(origin, &st) != 0) {
+        const int number = errno;
+        if (origin >= 0) {
+            close(origin);
+        }
+        return shd_fail(err, SHD_EIO, "cannot open '%s': %s", path, strerror(number));
+    }
+    src->origin = origin;
+    src->origin_path = shd_strdup(path);
+    src->origin_size = (uint64_t)st.st_size;
+    src->origin_mtime = st.st_mtim;
+    return 0;
+}
+
+uint64_t shd_source_documents(const shd_source *src)
+{
+    return src->format == SHD_DATA_TOKENS ? src->header.documents : 1;
+}
+
+const char *shd_source_key(const shd_source *src)
+{
+    return src->key;
 }
 
 uint64_t shd_source_tokens(const shd_source *src)
@@ -243,7 +340,7 @@ shd_data_format shd_source_format(const shd_source *src)
 
 const char *shd_source_path(const shd_source *src)
 {
-    return src->path;
+    return src->origin_path != NULL ? src->origin_path : src->path;
 }
 
 /* Widens n tokens of `width` bytes at the end of out[n]'s memory to int32 in place, front to back:
@@ -264,16 +361,22 @@ static uint64_t widen(int32_t *out, uint64_t n, uint32_t width, uint32_t limit)
     return n;
 }
 
-int shd_source_read(const shd_source *src, uint64_t offset, uint64_t n, uint32_t vocab,
-                    int32_t *out, shd_error *err)
+static int check_range(const shd_source *src, uint64_t offset, uint64_t n, shd_error *err)
 {
-    const uint32_t limit = vocab < INT32_MAX ? vocab : INT32_MAX;
-
     if (offset > src->tokens || n > src->tokens - offset) {
         return shd_fail(
             err, SHD_EINVAL, "'%s' has %llu tokens; %llu from position %llu on are more", src->path,
             (unsigned long long)src->tokens, (unsigned long long)n, (unsigned long long)offset);
     }
+    return 0;
+}
+
+int shd_source_read(const shd_source *src, uint64_t offset, uint64_t n, uint32_t vocab,
+                    int32_t *out, shd_error *err)
+{
+    const uint32_t limit = vocab < INT32_MAX ? vocab : INT32_MAX;
+
+    SHD_TRY(check_range(src, offset, n, err));
     SHD_TRY(read_exact(src, (char *)out + n * (sizeof(*out) - src->width), n * src->width,
                        src->begin + offset * src->width, err));
     /* After reading, so that what was read is what the file held at opening. */
@@ -283,14 +386,66 @@ int shd_source_read(const shd_source *src, uint64_t offset, uint64_t n, uint32_t
         return shd_fail(err, SHD_EDATA,
                         "token %u at position %llu of '%s' is not below the vocabulary size %u; is "
                         "the model or the data format right?",
-                        (uint32_t)out[good], (unsigned long long)(offset + good), src->path, vocab);
+                        (uint32_t)out[good], (unsigned long long)(offset + good),
+                        shd_source_path(src), vocab);
+    }
+    return 0;
+}
+
+int shd_source_read_mask(const shd_source *src, uint64_t offset, uint64_t n, unsigned char *ignored,
+                         shd_error *err)
+{
+    memset(ignored, 0, n);
+    SHD_TRY(check_range(src, offset, n, err));
+    if (src->format != SHD_DATA_TOKENS || n == 0) {
+        return 0;
+    }
+    const uint64_t first = offset / 8, bytes = (offset + n - 1) / 8 - first + 1;
+    unsigned char *bits = shd_malloc(bytes);
+    const int rc = read_exact(src, bits, bytes, shd_token_file_mask_at(&src->header) + first, err);
+    for (uint64_t i = 0; i < n && rc == 0; i++) {
+        const uint64_t bit = offset + i - 8 * first;
+        ignored[i] = bits[bit / 8] >> (bit % 8) & 1;
+    }
+    free(bits);
+    return rc;
+}
+
+int shd_source_read_documents(const shd_source *src, uint64_t first, uint64_t n, uint64_t *begins,
+                              shd_error *err)
+{
+    if (first > shd_source_documents(src) || n > shd_source_documents(src) - first) {
+        return shd_fail(err, SHD_EINVAL, "'%s' has %llu documents; %llu from %llu on are more",
+                        src->path, (unsigned long long)shd_source_documents(src),
+                        (unsigned long long)n, (unsigned long long)first);
+    }
+    if (src->format != SHD_DATA_TOKENS) {
+        memset(begins, 0, n * sizeof(*begins));
+        return 0;
+    }
+    SHD_TRY(read_exact(src, begins, n * sizeof(*begins),
+                       shd_token_file_documents_at(&src->header) + first * sizeof(*begins), err));
+    for (uint64_t i = 0; i < n; i++) {
+        begins[i] = le64toh(begins[i]);
+        if (begins[i] >= src->tokens || (i > 0 && begins[i] <= begins[i - 1])) {
+            return shd_fail(err, SHD_EDATA, "the documents of token file '%s' are out of order",
+                            src->path);
+        }
     }
     return 0;
 }
 
 int shd_source_check(const shd_source *src, uint32_t vocab, shd_error *err)
 {
-    if (src->width < 4 && vocab >> (8 * src->width) != 0) { /* holds every id that can be there */
+    const int known = src->format == SHD_DATA_TOKENS; /* it says which id is the largest */
+    if (known && src->header.max_id >= vocab) {
+        return shd_fail(err, SHD_EDATA,
+                        "'%s' has token %u, which is not below the vocabulary size %u; does the "
+                        "tokenizer belong to the model?",
+                        shd_source_path(src), src->header.max_id, vocab);
+    }
+    if (known ||
+        (src->width < 4 && vocab >> (8 * src->width) != 0)) { /* no other id can be there */
         return check_unchanged(src, err);
     }
     const uint64_t n =

@@ -1,0 +1,416 @@
+/* Oniguruma patterns for PCRE2; see regex.h. Floor F3. */
+#include "daemon/data/regex.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "daemon/base/mem.h"
+
+#define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Pc}" /* Oniguruma's \w */
+
+/* A pattern that needs more is not one for text of any length. */
+#define MATCH_LIMIT 50000000u
+#define JIT_STACK_MAX (8u << 20)
+
+struct shd_regex {
+    pcre2_code *code;
+    int jit;
+    int forgets;
+};
+
+struct shd_matcher {
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+};
+
+/* ---- translation ---- */
+
+typedef struct translation {
+    const char *pattern, *p;
+    char *out;
+    size_t n, capacity;
+    int looks_behind; /* other than by a group that does, which PCRE2 counts */
+    shd_error *err;
+} translation;
+
+static void put(translation *t, const char *s, size_t n)
+{
+    if (t->n + n + 1 > t->capacity) {
+        t->capacity = 2 * (t->n + n + 1);
+        t->out = shd_reallocarray(t->out, t->capacity, 1);
+    }
+    memcpy(t->out + t->n, s, n);
+    t->n += n;
+    t->out[t->n] = '\0';
+}
+
+static void puts_(translation *t, const char *s)
+{
+    put(t, s, strlen(s));
+}
+
+static int refuse(const translation *t, const char *what)
+{
+    return shd_fail(t->err, SHD_EUNSUPPORTED,
+                    "pattern '%.200s': %s at position %zu is not supported", t->pattern, what,
+                    (size_t)(t->p - t->pattern));
+}
+
+static int is_category(const char *name, size_t n)
+{
+    static const char *const all[] = {"Any", "C",  "Cc", "Cf", "Cn", "Co", "Cs", "L",  "Ll", "Lm",
+                                      "Lo",  "Lt", "Lu", "M",  "Mc", "Me", "Mn", "N",  "Nd", "Nl",
+                                      "No",  "P",  "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "S",
+                                      "Sc",  "Sk", "Sm", "So", "Z",  "Zl", "Zp", "Zs"};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        if (strlen(all[i]) == n && memcmp(all[i], name, n) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* \p{L}, \P{^L}, \p{Han}: a name that is no category is a script, and means Script, where PCRE2
+ * would take Script_Extensions. */
+static int property(translation *t)
+{
+    const char *open = t->p + 2;
+    if (*open != '{') {
+        return refuse(t, "a property without braces");
+    }
+    const char *name = open + 1;
+    const int negated = *name == '^';
+    name += negated;
+    const size_t n = strcspn(name, "}");
+    if (name[n] != '}' || n == 0 ||
+        strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                     "abcdefghijklmnopqrstuvwxyz_") != n) {
+        return refuse(t, "this property");
+    }
+    put(t, t->p, 2);
+    puts_(t, negated ? "{^" : "{");
+    puts_(t, is_category(name, n) ? "" : "sc:");
+    put(t, name, n + 1);
+    t->p = name + n + 1;
+    return 0;
+}
+
+/* \xHH below 0x80, \x{H...}, \uHHHH */
+static int code_point(translation *t)
+{
+    const char *p = t->p + 2;
+    const int braces = t->p[1] == 'x' && *p == '{';
+    p += braces;
+    size_t n = 0;
+    while (n < 8 && isxdigit((unsigned char)p[n]) && (braces || n < (t->p[1] == 'u' ? 4u : 2u))) {
+        n++;
+    }
+    if (n == 0 || (braces && p[n] != '}') || (t->p[1] == 'u' && n != 4)) {
+        return refuse(t, "this escape");
+    }
+    char digits[9];
+    memcpy(digits, p, n);
+    digits[n] = '\0';
+    if (t->p[1] == 'x' && !braces && strtoul(digits, NULL, 16) >= 0x80) {
+        return refuse(t, "a single byte beyond ASCII");
+    }
+    puts_(t, "\\x{");
+    puts_(t, digits);
+    puts_(t, "}");
+    t->p = p + n + braces;
+    return 0;
+}
+
+static int escape(translation *t, int in_class)
+{
+    const char c = t->p[1];
+    const char *known = NULL;
+    switch (c) {
+    case 's':
+        known = "\\p{White_Space}";
+        break;
+    case 'S':
+        known = "\\P{White_Space}";
+        break;
+    case 'd':
+        known = "\\p{Nd}";
+        break;
+    case 'D':
+        known = "\\P{Nd}";
+        break;
+    case 'w':
+        known = in_class ? WORD : "[" WORD "]";
+        break;
+    case 'W':
+        known = in_class ? NULL : "[^" WORD "]";
+        break;
+    case 'v':
+        known = "\\x0b";
+        break;
+    case 'A':
+    case 'z':
+        known = in_class ? NULL : c == 'A' ? "\\A" : "\\z";
+        t->looks_behind |= c == 'A';
+        break;
+    case 'p':
+    case 'P':
+        return property(t);
+    case 'x':
+    case 'u':
+        return code_point(t);
+    default:
+        if (c != '\0' && (strchr("nrtfae", c) != NULL || ispunct((unsigned char)c) || c == ' ')) {
+            put(t, t->p, 2);
+            t->p += 2;
+            return 0;
+        }
+    }
+    if (known == NULL) {
+        return refuse(t, "this escape");
+    }
+    puts_(t, known);
+    t->p += 2;
+    return 0;
+}
+
+static int character_class(translation *t)
+{
+    const char *begin = t->p;
+    puts_(t, "[");
+    t->p++;
+    if (*t->p == '^') {
+        puts_(t, "^");
+        t->p++;
+    }
+    if (*t->p == ']') {
+        puts_(t, "\\]");
+        t->p++;
+    }
+    while (*t->p != ']') {
+        if (*t->p == '\0') {
+            t->p = begin;
+            return refuse(t, "a character class without end");
+        }
+        if (*t->p == '[') {
+            return refuse(t, "a class within a class");
+        }
+        if (t->p[0] == '&' && t->p[1] == '&') {
+            return refuse(t, "an intersection of classes");
+        }
+        if (*t->p == '\\') {
+            SHD_TRY(escape(t, 1));
+        } else {
+            put(t, t->p++, 1);
+        }
+    }
+    puts_(t, "]");
+    t->p++;
+    return 0;
+}
+
+static int group(translation *t)
+{
+    static const char *const kinds[] = {
+        "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:"};
+    if (t->p[1] == '*') {
+        return refuse(t, "a verb");
+    }
+    if (t->p[1] != '?') {
+        puts_(t, "(?:"); /* what a group captures is of no use here */
+        t->p++;
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const size_t n = strlen(kinds[i]);
+        if (strncmp(t->p, kinds[i], n) == 0) {
+            put(t, kinds[i], n);
+            t->p += n;
+            return 0;
+        }
+    }
+    return refuse(t, "this kind of group");
+}
+
+/* {n}, {n,}, {n,m}, {,m}; any other brace is a character. */
+static int interval(translation *t)
+{
+    const char *p = t->p + 1;
+    const size_t least = strspn(p, "0123456789");
+    const int comma = p[least] == ',';
+    const size_t most = comma ? strspn(p + least + 1, "0123456789") : 0;
+    const char *end = p + least + (size_t)comma + most;
+    if (*end != '}' || (least == 0 && most == 0)) {
+        puts_(t, "\\{");
+        t->p++;
+        return 0;
+    }
+    if (end[1] == '+' || (end[1] == '?' && !comma)) {
+        return refuse(t, "a quantifier after this interval");
+    }
+    puts_(t, least == 0 ? "{0" : "{");
+    put(t, p, (size_t)(end - p) + 1);
+    t->p = end + 1;
+    return 0;
+}
+
+static int translate(translation *t)
+{
+    puts_(t, "");
+    while (*t->p != '\0') {
+        switch (*t->p) {
+        case '\\':
+            SHD_TRY(escape(t, 0));
+            break;
+        case '[':
+            SHD_TRY(character_class(t));
+            break;
+        case '(':
+            SHD_TRY(group(t));
+            break;
+        case '{':
+            SHD_TRY(interval(t));
+            break;
+        default:
+            t->looks_behind |= *t->p == '^';
+            put(t, t->p++, 1);
+        }
+    }
+    return 0;
+}
+
+int shd_regex_translate(const char *pattern, char **out, shd_error *err)
+{
+    translation t = {.pattern = pattern, .p = pattern, .err = err};
+    const int rc = translate(&t);
+    if (rc < 0) {
+        free(t.out);
+        return rc;
+    }
+    *out = t.out;
+    return 0;
+}
+
+/* ---- compiling ---- */
+
+static int compile(const char *pattern, size_t n, uint32_t flags, const char *shown,
+                   shd_regex **out, shd_error *err)
+{
+    int number;
+    PCRE2_SIZE at;
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    pcre2_code *code = pcre2_compile(
+        (PCRE2_SPTR)pattern, n, flags | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &number, &at, context);
+    pcre2_compile_context_free(context);
+    if (code == NULL) {
+        PCRE2_UCHAR message[128];
+        pcre2_get_error_message(number, message, sizeof(message));
+        return shd_fail(err, SHD_EDATA, "pattern '%.200s': %s", shown, (const char *)message);
+    }
+    uint32_t empty = 0, behind = 0;
+    pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &empty);
+    pcre2_pattern_info(code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
+    if (empty) {
+        pcre2_code_free(code);
+        return shd_fail(err, SHD_EUNSUPPORTED, "pattern '%.200s' matches nothing at all", shown);
+    }
+    shd_regex *regex = shd_calloc(1, sizeof(*regex));
+    regex->code = code;
+    regex->forgets = behind == 0;
+    regex->jit =
+        pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0; /* else slower */
+    *out = regex;
+    return 0;
+}
+
+int shd_regex_compile(const char *pattern, shd_regex **out, shd_error *err)
+{
+    translation t = {.pattern = pattern, .p = pattern, .err = err};
+    int rc = translate(&t);
+    if (rc == 0) {
+        rc = compile(t.out, t.n, PCRE2_UCP | PCRE2_MULTILINE, pattern, out, err);
+    }
+    if (rc == 0) {
+        (*out)->forgets &= !t.looks_behind;
+    }
+    free(t.out);
+    return rc;
+}
+
+int shd_regex_literal(const char *text, size_t n, shd_regex **out, shd_error *err)
+{
+    return compile(text, n, PCRE2_LITERAL, "(literal)", out, err);
+}
+
+void shd_regex_free(shd_regex *regex)
+{
+    if (regex != NULL) {
+        pcre2_code_free(regex->code);
+        free(regex);
+    }
+}
+
+int shd_regex_forgets(const shd_regex *regex)
+{
+    return regex->forgets;
+}
+
+/* ---- matching ---- */
+
+shd_matcher *shd_matcher_create(void)
+{
+    shd_matcher *m = shd_calloc(1, sizeof(*m));
+    m->data = pcre2_match_data_create(1, NULL);
+    m->context = pcre2_match_context_create(NULL);
+    m->stack = pcre2_jit_stack_create(32u << 10, JIT_STACK_MAX, NULL);
+    pcre2_set_match_limit(m->context, MATCH_LIMIT);
+    pcre2_jit_stack_assign(m->context, NULL, m->stack);
+    return m;
+}
+
+void shd_matcher_free(shd_matcher *m)
+{
+    if (m != NULL) {
+        pcre2_match_data_free(m->data);
+        pcre2_match_context_free(m->context);
+        pcre2_jit_stack_free(m->stack);
+        free(m);
+    }
+}
+
+int shd_matcher_find(shd_matcher *m, const shd_regex *regex, const char *text, size_t n,
+                     size_t from, int open, size_t *begin, size_t *end, shd_error *err)
+{
+    const PCRE2_SPTR subject = (PCRE2_SPTR)text;
+    const uint32_t partial = open ? PCRE2_PARTIAL_HARD : 0;
+    int rc = regex->jit
+                 ? pcre2_jit_match(regex->code, subject, n, from, partial, m->data, m->context)
+                 : pcre2_match(regex->code, subject, n, from, partial | PCRE2_NO_UTF_CHECK, m->data,
+                               m->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) { /* the interpreter keeps its state on the heap */
+        rc = pcre2_match(regex->code, subject, n, from, partial | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                         m->data, m->context);
+    }
+    if (rc == PCRE2_ERROR_NOMATCH) {
+        return 0;
+    }
+    const PCRE2_SIZE *at = pcre2_get_ovector_pointer(m->data);
+    if (rc == PCRE2_ERROR_PARTIAL) {
+        *begin = at[0];
+        return SHD_REGEX_PARTIAL;
+    }
+    if (rc < 0) {
+        PCRE2_UCHAR message[128];
+        pcre2_get_error_message(rc, message, sizeof(message));
+        return shd_fail(err, SHD_EDATA, "the tokenizer's pattern fails on this text: %s",
+                        (const char *)message);
+    }
+    *begin = at[0];
+    *end = at[1];
+    return 1;
+}

@@ -1,0 +1,336 @@
+/* Text to ids: added tokens, normalisation, cuts into words, byte pairs; see tokenizer.h. Floor F3.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/mem.h"
+#include "daemon/data/tokenizer_internal.h"
+#include "daemon/data/utf8.h"
+
+#define TEXT_MAX (UINT64_C(1) << 30) /* bytes of one text */
+
+/* How far behind a cut a pattern is shown the text, and how many cuts are tried. */
+#define AHEAD 4096u
+#define TRIES 16
+
+/* A word that a stage makes may reach over the cut: the text cannot be cut here. */
+#define CROSSES 1
+
+struct shd_encoder {
+    shd_tokenizer *tok;
+    shd_matcher *matcher;
+    shd_bpe_cache *cache;
+    char *spaced; /* a word with a space before it */
+    size_t spaced_capacity;
+
+    /* the call in execution */
+    shd_ids *ids;
+    shd_error *err;
+    const char *ahead; /* what follows the text, for patterns to look at */
+    size_t n_ahead;
+    const char *end; /* of the part that `ahead` follows, in memory too */
+};
+
+shd_encoder *shd_encoder_create(shd_tokenizer *tok)
+{
+    shd_encoder *e = shd_calloc(1, sizeof(*e));
+    e->tok = shd_tokenizer_ref(tok);
+    if (tok->bpe != NULL) {
+        e->matcher = shd_matcher_create();
+        e->cache = shd_bpe_cache_create();
+    }
+    return e;
+}
+
+void shd_encoder_free(shd_encoder *e)
+{
+    if (e != NULL) {
+        shd_tokenizer_free(e->tok);
+        shd_matcher_free(e->matcher);
+        shd_bpe_cache_free(e->cache);
+        free(e->spaced);
+        free(e);
+    }
+}
+
+char *shd_normalize(uninorm_t form, const char *text, size_t n, size_t *size)
+{
+    char *out = (char *)u8_normalize(form, (const uint8_t *)text, n, NULL, size);
+    if (out == NULL && n > 0) {
+        abort(); /* out of memory: the text is well-formed */
+    }
+    return out;
+}
+
+/* ---- words ---- */
+
+static int run_stage(shd_encoder *e, uint32_t k, const char *text, size_t n, size_t ahead);
+
+static int put_space(shd_encoder *e, uint32_t k, const char *text, size_t n)
+{
+    if (n == 0 || text[0] == ' ') {
+        return run_stage(e, k + 1, text, n, 0);
+    }
+    if (e->spaced_capacity < n + 1) {
+        e->spaced_capacity = 2 * (n + 1);
+        e->spaced = shd_reallocarray(e->spaced, e->spaced_capacity, 1);
+    }
+    e->spaced[0] = ' ';
+    memcpy(e->spaced + 1, text, n);
+    return run_stage(e, k + 1, e->spaced, n + 1, 0);
+}
+
+static int cut(shd_encoder *e, uint32_t k, const char *text, size_t n, size_t ahead)
+{
+    const shd_stage *stage = &e->tok->stages[k];
+    for (size_t at = 0; at < n;) {
+        size_t begin = n + ahead, end = n + ahead;
+        const int rc = shd_matcher_find(e->matcher, stage->regex, text, n + ahead, at, ahead > 0,
+                                        &begin, &end, e->err);
+        if (rc < 0) {
+            return rc;
+        }
+        /* A match that reaches over the end of the text, or may: no match begins on its far side.
+         */
+        if (begin <= n && (rc == SHD_REGEX_PARTIAL || (begin < n && end > n))) {
+            return CROSSES;
+        }
+        /* What lies before the next match may go on behind the text: the stages below see it. */
+        const size_t rest = begin < n ? begin : n;
+        if (rest > at && !stage->drop_rest) {
+            const int inner = run_stage(e, k + 1, text + at, rest - at, begin - rest);
+            if (inner != 0) {
+                return inner;
+            }
+        }
+        if (begin >= n) {
+            break;
+        }
+        if (!stage->drop_matches) {
+            const int inner = run_stage(e, k + 1, text + begin, end - begin, 0);
+            if (inner != 0) {
+                return inner;
+            }
+        }
+        at = end;
+    }
+    return 0;
+}
+
+/* Cuts text[n] by the stages from k on and encodes the words. `ahead` bytes follow in memory that
+ * do not belong to it: then CROSSES when a word would go on there, or may. */
+static int run_stage(shd_encoder *e, uint32_t k, const char *text, size_t n, size_t ahead)
+{
+    if (k == e->tok->n_stages) {
+        if (ahead > 0) {
+            return CROSSES;
+        }
+        shd_bpe_word(e->tok->bpe, e->cache, text, n, e->ids);
+        return 0;
+    }
+    const shd_regex *regex = e->tok->stages[k].regex;
+    if (ahead > 0 && (regex == NULL || !shd_regex_forgets(regex))) {
+        return CROSSES; /* what comes before a cut would matter behind it */
+    }
+    return regex != NULL ? cut(e, k, text, n, ahead) : put_space(e, k, text, n);
+}
+
+/* ---- added tokens and normalisation ---- */
+
+static int on_normalized(void *arg, int32_t id, const char *text, size_t n)
+{
+    shd_encoder *e = arg;
+    if (id >= 0) {
+        shd_ids_push(e->ids, id);
+        return 0;
+    }
+    return run_stage(e, 0, text, n, text + n == e->end ? e->n_ahead : 0);
+}
+
+static char *normalize_all(const shd_tokenizer *tok, const char *text, size_t n, size_t *size)
+{
+    char *out = NULL;
+    for (uint32_t i = 0; i < tok->n_forms; i++) {
+        char *next = shd_normalize(tok->forms[i], i == 0 ? text : out, i == 0 ? n : *size, size);
+        free(out);
+        out = next;
+    }
+    return out;
+}
+
+static int on_raw(void *arg, int32_t id, const char *text, size_t n)
+{
+    shd_encoder *e = arg;
+    if (id >= 0) {
+        shd_ids_push(e->ids, id);
+        return 0;
+    }
+    const int last = text + n == e->end && e->n_ahead > 0;
+    if (e->tok->n_forms == 0) {
+        return shd_added_split(e->tok->normalized, text, n, on_normalized, e);
+    }
+    /* A cut lies between ASCII characters: what follows it does not combine with what is before. */
+    size_t size = 0, n_ahead = 0;
+    char *normal = normalize_all(e->tok, text, n, &size);
+    if (last) {
+        char *ahead = normalize_all(e->tok, e->ahead, e->n_ahead, &n_ahead);
+        normal = shd_reallocarray(normal, size + n_ahead, 1);
+        memcpy(normal + size, ahead, n_ahead);
+        free(ahead);
+        e->end = normal + size;
+        e->n_ahead = n_ahead;
+    }
+    const int rc = shd_added_split(e->tok->normalized, normal, size, on_normalized, e);
+    free(normal);
+    return rc;
+}
+
+/* text[n], well-formed, with ahead[n_ahead] behind it in memory. 0, CROSSES or an error. */
+static int encode(shd_encoder *e, const char *text, size_t n, size_t n_ahead, shd_ids *ids,
+                  shd_error *err)
+{
+    e->ids = ids;
+    e->err = err;
+    e->ahead = e->end = text + n;
+    e->n_ahead = n_ahead;
+    return shd_added_split(e->tok->raw, text, n, on_raw, e);
+}
+
+static void push(void *arg, int32_t id)
+{
+    shd_ids_push(arg, id);
+}
+
+static int encode_whole(shd_encoder *e, const char *text, size_t n, shd_ids *ids, shd_error *err)
+{
+    return e->tok->sp != NULL ? shd_sp_encode(e->tok->sp, text, n, push, ids, err)
+                              : encode(e, text, n, 0, ids, err);
+}
+
+/* ---- whole texts ---- */
+
+static int check_size(size_t n, shd_error *err)
+{
+    return n <= TEXT_MAX ? 0
+                         : shd_fail(err, SHD_EDATA, "a text of %zu bytes is longer than %llu", n,
+                                    (unsigned long long)TEXT_MAX);
+}
+
+int shd_encoder_run(shd_encoder *e, const char *text, size_t n, unsigned flags, shd_ids *ids,
+                    shd_error *err)
+{
+    const int special = (flags & SHD_ENCODE_SPECIAL) != 0;
+    SHD_TRY(check_size(n, err));
+    if (special) {
+        shd_ids_append(ids, e->tok->before.items, e->tok->before.n);
+    }
+    if (e->tok->bpe == NULL && e->tok->sp == NULL) {
+        for (size_t i = 0; i < n; i++) {
+            shd_ids_push(ids, (unsigned char)text[i]);
+        }
+    } else if (shd_utf8_valid(text, n) == n) {
+        SHD_TRY(encode_whole(e, text, n, ids, err));
+    } else {
+        const size_t size = shd_utf8_lossy(text, n, NULL);
+        char *lossy = shd_malloc(size);
+        shd_utf8_lossy(text, n, lossy);
+        const int rc = encode_whole(e, lossy, size, ids, err);
+        free(lossy);
+        SHD_TRY(rc);
+    }
+    if (special) {
+        shd_ids_append(ids, e->tok->after.items, e->tok->after.n);
+    }
+    return 0;
+}
+
+/* ---- pieces ---- */
+
+/* Can texts be cut at all? */
+static int can_cut(const shd_tokenizer *tok)
+{
+    return tok->bpe != NULL && (tok->n_forms == 0 || shd_added_empty(tok->normalized));
+}
+
+static int is_graph(char c)
+{
+    return c > ' ' && c < 0x7f;
+}
+
+static int is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* The last line that begins before text[n]: a place between ASCII characters, with a letter behind
+ * it, where words usually end. 0: none. */
+static size_t last_line(const char *text, size_t n)
+{
+    for (size_t at = n; at > 2; at--) {
+        if (text[at - 1] == '\n' && is_letter(text[at]) && is_graph(text[at - 2])) {
+            return at;
+        }
+    }
+    return 0;
+}
+
+/* How much of text[n] a pattern may see beyond a cut: well-formed, and its end does not combine
+ * with what follows. */
+static size_t see_ahead(const char *text, size_t n)
+{
+    size_t end = n < AHEAD ? n : AHEAD;
+    const size_t valid = shd_utf8_valid(text, end);
+    end = valid < end ? valid : end - 1;
+    while (end > 0 && ((text[end - 1] & 0x80) != 0 || (text[end] & 0x80) != 0)) {
+        end--;
+    }
+    return end;
+}
+
+/* Encodes text[0, at) in view of what follows. CROSSES: it cannot be cut there. */
+static int try_cut(shd_encoder *e, const char *text, size_t n, size_t at, shd_ids *ids,
+                   shd_error *err)
+{
+    const size_t ahead = see_ahead(text + at, n - at);
+    if (ahead == 0 || shd_added_near(e->tok->raw, text, n, at) ||
+        shd_added_near(e->tok->normalized, text, n, at)) {
+        return CROSSES;
+    }
+    if (shd_utf8_valid(text, at) == at) {
+        return encode(e, text, at, ahead, ids, err);
+    }
+    const size_t size = shd_utf8_lossy(text, at, NULL);
+    char *lossy = shd_malloc(size + ahead);
+    shd_utf8_lossy(text, at, lossy);
+    memcpy(lossy + size, text + at, ahead);
+    const int rc = encode(e, lossy, size, ahead, ids, err);
+    free(lossy);
+    return rc;
+}
+
+int shd_encoder_piece(shd_encoder *e, const char *text, size_t n, int last, shd_ids *ids,
+                      size_t *taken, shd_error *err)
+{
+    *taken = 0;
+    if (last || (e->tok->bpe == NULL && e->tok->sp == NULL)) {
+        SHD_TRY(shd_encoder_run(e, text, n, 0, ids, err));
+        *taken = n;
+        return 0;
+    }
+    SHD_TRY(check_size(n, err));
+    const size_t before = ids->n;
+    size_t at = n > AHEAD && can_cut(e->tok) ? n - AHEAD : 0;
+    for (int i = 0; i < TRIES && (at = last_line(text, at)) > 0; i++) {
+        const int rc = try_cut(e, text, n, at, ids, err);
+        if (rc == 0) {
+            *taken = at;
+            return 0;
+        }
+        ids->n = before;
+        if (rc < 0) {
+            return rc;
+        }
+        at--;
+    }
+    return 0;
+}
