@@ -205,12 +205,13 @@ static int open_tokens(shd_source *src, shd_error *err)
 
 int shd_data_format_of(int fd, const char *path, shd_data_format *out, shd_error *err)
 {
-    unsigned char magic[4];
-    const ssize_t got = pread(fd, magic, sizeof(magic), 0);
-    if (got < 0) {
+    unsigned char magic[4] = {0};
+    struct stat st;
+    if (fstat(fd, &st) < 0 ||
+        (st.st_size >= (off_t)sizeof(magic) && pread(fd, magic, sizeof(magic), 0) < 0)) {
         return shd_fail(err, SHD_EIO, "cannot read '%s': %s", path, strerror(errno));
     }
-    const uint32_t word = got == sizeof(magic) ? load_u32(magic) : 0;
+    const uint32_t word = load_u32(magic);
     *out = word == LLMC_MAGIC_16 || word == LLMC_MAGIC_32            ? SHD_DATA_LLMC
            : ends_with(path, ".bin")                                 ? SHD_DATA_NANOGPT
            : ends_with(path, ".jsonl") || ends_with(path, ".ndjson") ? SHD_DATA_JSONL

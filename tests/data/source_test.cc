@@ -326,7 +326,7 @@ TEST(DataFormat, NamesGoBothWays)
     shd_error err;
     EXPECT_EQ(shd_data_format_parse("parquet", &format, &err), SHD_EINVAL);
     EXPECT_STREQ(err.message,
-                 "unknown data format 'parquet'; use one of auto, text, nanogpt, llmc");
+                 "unknown data format 'parquet'; use one of auto, text, nanogpt, llmc, jsonl");
     EXPECT_STREQ(shd_data_format_name(static_cast<shd_data_format>(9)), "?");
 }
 
