@@ -1,8 +1,8 @@
-/* The op table: every computation on device memory, as functions of raw pointers and shapes. One
- * table per (backend, instruction set); chosen at run time by daemon/device. Floor F1; called from
- * the thread of the rank that owns the memory.
+/* The op table of flat device memory: what does not belong to a model's activations. The ops on
+ * activations are in kernels/compute_ops.h. One table per (backend, instruction set); chosen at run
+ * time by daemon/device. Floor F1; called from the thread of the rank that owns the memory.
  *
- * Rules for every implementation
+ * Rules for every implementation, of both tables
  *  - All matrices are row-major. A row stride (ld*) is in elements.
  *  - Results do not depend on the number of threads, on alignment, or on where a piece of an
  *    elementwise range begins: work is cut on a grid that depends on shapes alone, and elementwise
@@ -11,13 +11,15 @@
  *  - Nothing allocates. Scratch comes in as `ws`, whose size in bytes the *_ws function of the same
  *    table gives; the null backend gives the same sizes as the backend it stands for. A size never
  *    shrinks when rows or tokens grow, so that what suffices for a batch suffices for a smaller
- * one.
+ *    one.
  *  - Nothing fails: shapes are checked by the tape when a graph is made. */
 #ifndef SHD_KERNELS_OPS_H
 #define SHD_KERNELS_OPS_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "kernels/dtype.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,14 +31,6 @@ struct shd_pool;
 typedef struct shd_opctx {
     struct shd_pool *pool; /* borrowed; threads of the rank */
 } shd_opctx;
-
-/* Shape of one attention call. q is [B,T,H,D], k and v are [B,T,KVH,D], out is [B,T,H,D]; the row
- * of token (b,t) starts at (b*T + t) * stride. Query head h reads key head h / (H / KVH). */
-typedef struct shd_attn_shape {
-    int64_t B, T, H, KVH, D;
-    int64_t q_stride, kv_stride, out_stride; /* elements between rows of consecutive tokens */
-    float scale;                             /* usually 1/sqrt(D) */
-} shd_attn_shape;
 
 /* Of an optimizer's step; the gradient is multiplied by grad_scale first (clipping). In double,
  * since 1 - beta must not carry the rounding of beta. */
@@ -62,68 +56,10 @@ typedef struct shd_ops {
     /* ---- memory ---- */
     void (*copy)(const shd_opctx *, void *dst, const void *src, size_t bytes);
     void (*zero)(const shd_opctx *, void *dst, size_t bytes);
-
-    /* ---- elementwise ---- */
-    /* out[i] = a[i] + b[i]; out may be a or b. */
-    void (*add)(const shd_opctx *, float *out, const float *a, const float *b, int64_t n);
-    /* x[i] *= s */
-    void (*scale)(const shd_opctx *, float *x, float s, int64_t n);
-    /* GELU, tanh form (Hendrycks & Gimpel 2016, eq. 2 approximation):
-     * 0.5x(1+tanh(√(2/π)(x+0.044715x³))). */
-    void (*gelu_forward)(const shd_opctx *, float *out, const float *x, int64_t n);
-    /* dx = dout * gelu'(x); dx may be dout. */
-    void (*gelu_backward)(const shd_opctx *, float *dx, const float *dout, const float *x,
-                          int64_t n, int acc);
-
-    /* ---- linear ---- */
-    /* out[R,N] = x[R,K] · w + bias + residual. w is [K,N] when w_kn, else [N,K]. bias [N] and
-     * residual [R,N] may be NULL; residual may be out. */
-    void (*linear_forward)(const shd_opctx *, float *out, const float *x, const float *w,
-                           const float *bias, const float *residual, int64_t R, int64_t N,
-                           int64_t K, int w_kn);
-    /* dx[R,K] (+)= dout[R,N] · wᵀ */
-    void (*linear_backward_input)(const shd_opctx *, float *dx, const float *dout, const float *w,
-                                  int64_t R, int64_t N, int64_t K, int w_kn, int acc);
-    /* dw (+)= xᵀ · dout in the layout of w; dbias[N] (+)= column sums of dout, rows added in a
-     * fixed order (may be NULL). */
-    void (*linear_backward_weight)(const shd_opctx *, float *dw, float *dbias, const float *dout,
-                                   const float *x, int64_t R, int64_t N, int64_t K, int w_kn,
-                                   int acc, void *ws);
-    size_t (*linear_backward_weight_ws)(const shd_opctx *, int64_t R, int64_t N, int64_t K);
-
-    /* ---- layer norm (Ba et al. 2016), over the last axis; variance without Bessel correction ----
-     */
-    /* out[R,C], mean[R], rstd[R]; mean and rstd may be NULL when no backward follows. */
-    void (*layernorm_forward)(const shd_opctx *, float *out, float *mean, float *rstd,
-                              const float *x, const float *w, const float *b, int64_t R, int64_t C,
-                              float eps);
-    /* dx (+)= by acc_dx; dw[C], db[C] (+)= by acc_dw. */
-    void (*layernorm_backward)(const shd_opctx *, float *dx, float *dw, float *db,
-                               const float *dout, const float *x, const float *w, const float *mean,
-                               const float *rstd, int64_t R, int64_t C, int acc_dx, int acc_dw,
-                               void *ws);
-    size_t (*layernorm_backward_ws)(const shd_opctx *, int64_t R, int64_t C);
-
-    /* ---- embedding ---- */
-    /* out[r,:] = wte[ids[r],:] + wpe[pos0 + r % T,:]; wpe may be NULL. ids are in [0, V). */
-    void (*embedding_forward)(const shd_opctx *, float *out, const float *wte, const float *wpe,
-                              const int32_t *ids, int64_t R, int64_t T, int64_t C, int64_t pos0);
-    /* dwte[V,C] and dwpe[P,C] (+)=; rows with equal index are added in row order. With acc == 0
-     * the whole of dwte and dwpe is overwritten (rows not hit become 0). */
-    void (*embedding_backward)(const shd_opctx *, float *dwte, float *dwpe, const float *dout,
-                               const int32_t *ids, int64_t R, int64_t T, int64_t C, int64_t V,
-                               int64_t P, int acc_wte, int acc_wpe);
-
-    /* ---- causal self-attention, blocked over queries (Dao 2023): no T×T tensor is kept ---- */
-    /* lse[B,H,T] = log-sum-exp of each row of scaled scores (NULL when no backward follows). */
-    void (*attention_forward)(const shd_opctx *, float *out, float *lse, const float *q,
-                              const float *k, const float *v, const shd_attn_shape *, void *ws);
-    /* dq, dk, dv have the strides of q, k, v and are overwritten. */
-    void (*attention_backward)(const shd_opctx *, float *dq, float *dk, float *dv,
-                               const float *dout, const float *out, const float *lse,
-                               const float *q, const float *k, const float *v,
-                               const shd_attn_shape *, void *ws);
-    size_t (*attention_ws)(const shd_opctx *, const shd_attn_shape *, int backward);
+    /* out[i] = in[i], each fp32, bf16 or fp16; rounded to nearest even, beyond the range to
+     * infinity, NaN stays NaN. Any n; out is not in. */
+    void (*cast)(const shd_opctx *, void *out, shd_dtype out_dtype, const void *in,
+                 shd_dtype in_dtype, int64_t n);
 
     /* ---- token cross-entropy ---- */
     /* losses[r] = logsumexp(logits[r,:]) - logits[r,targets[r]], 0 where targets[r] < 0. When
@@ -136,11 +72,17 @@ typedef struct shd_ops {
 
     /* ---- flat buffers; n is a multiple of 256 except where said ---- */
     /* out[i] (+)= balanced binary tree over in[0..V)[i]: a range of m > 1 splits after the largest
-     * power of two below m. out may be one of the inputs. */
-    void (*tree_sum)(const shd_opctx *, float *out, const float *const *in, int64_t V, int64_t n,
-                     int acc);
+     * power of two below m. out may be one of the inputs when the dtypes are equal. Every leaf and
+     * every sum is rounded to out's dtype. */
+    void (*tree_sum)(const shd_opctx *, void *out, shd_dtype out_dtype, const void *const *in,
+                     shd_dtype in_dtype, int64_t V, int64_t n, int acc);
     /* out[j] = Σ x[256j .. 256j+255]² in double, in a fixed order. out has n/256 elements. */
-    void (*block_sumsq)(const shd_opctx *, double *out, const float *x, int64_t n);
+    void (*block_sumsq)(const shd_opctx *, double *out, const void *x, shd_dtype dtype, int64_t n);
+    /* *finite = 1 when no element is infinite or NaN, else 0. Any n; `finite` is device memory. */
+    void (*all_finite)(const shd_opctx *, int32_t *finite, const void *x, shd_dtype dtype,
+                       int64_t n);
+    /* x[i] *= s; any n. */
+    void (*scale)(const shd_opctx *, float *x, float s, int64_t n);
 
     /* ---- optimizers; any n. p, g and the states are [n]; see daemon/optim/optim.h ---- */
     /* AdamW (Loshchilov & Hutter 2019, alg. 2) as torch.optim.AdamW: p *= 1 - lr*wd, then
@@ -173,7 +115,7 @@ const shd_ops *shd_ops_cpu(void);
  * name is unknown or the processor lacks it. */
 const shd_ops *shd_ops_cpu_named(const char *name);
 
-/* Computes nothing; workspace sizes are those of the CPU table. */
+/* Computes nothing. */
 const shd_ops *shd_ops_null(void);
 
 #ifdef __cplusplus

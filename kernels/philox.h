@@ -15,7 +15,8 @@ extern "C" {
 enum shd_stream_use {
     SHD_STREAM_INIT = 1,    /* id: parameter index */
     SHD_STREAM_SHUFFLE = 2, /* id: epoch */
-    SHD_STREAM_SAMPLE = 3   /* id: request; generation */
+    SHD_STREAM_SAMPLE = 3,  /* id: request; generation */
+    SHD_STREAM_DROPOUT = 4  /* id: site; gives a key, see kernels/cpu/mask.h */
 };
 
 /* Four 32-bit words for counter (index, stream) under key seed. */

@@ -11,6 +11,7 @@ extern "C" {
 typedef struct shd_device_backend {
     const char *kind;
     const shd_ops *(*ops)(void);
+    const shd_compute_ops *(*compute_ops)(shd_dtype dtype);
     int (*arena)(shd_device *dev, uint64_t extent, shd_arena **out, shd_error *err);
     void (*to_device)(shd_device *dev, void *dst, const void *src, size_t bytes);
     void (*from_host)(shd_device *dev, void *dst, const void *src, size_t bytes);

@@ -44,6 +44,11 @@ const shd_ops *shd_device_ops(const shd_device *dev)
     return dev->ops;
 }
 
+const shd_compute_ops *shd_device_compute_ops(const shd_device *dev, shd_dtype dtype)
+{
+    return dev->backend->compute_ops(dtype);
+}
+
 const shd_opctx *shd_device_opctx(const shd_device *dev)
 {
     return &dev->ctx;

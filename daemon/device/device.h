@@ -1,4 +1,4 @@
-/* A compute device as one rank sees it: memory, copies between host and device, and the op table.
+/* A compute device as one rank sees it: memory, copies between host and device, and the op tables.
  * Floor F1; a device belongs to one rank thread. Backends: device_cpu.c, device_null.c. */
 #ifndef SHD_DAEMON_DEVICE_DEVICE_H
 #define SHD_DAEMON_DEVICE_DEVICE_H
@@ -8,7 +8,7 @@
 
 #include "daemon/base/arena.h"
 #include "daemon/base/err.h"
-#include "kernels/ops.h"
+#include "kernels/compute_ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,6 +30,8 @@ int shd_device_is_null(const shd_device *dev);
 int shd_device_nthreads(const shd_device *dev);
 
 const shd_ops *shd_device_ops(const shd_device *dev);
+/* The ops on activations of `dtype`: SHD_F32, SHD_BF16 or SHD_F16; NULL for others. */
+const shd_compute_ops *shd_device_compute_ops(const shd_device *dev, shd_dtype dtype);
 const shd_opctx *shd_device_opctx(const shd_device *dev);
 
 /* An arena in this device's memory: real of `extent` bytes, or virtual on a null device

@@ -14,6 +14,7 @@ static void cpu_copy(shd_device *dev, void *dst, const void *src, size_t bytes)
 static const shd_device_backend cpu_backend = {
     .kind = "cpu",
     .ops = shd_ops_cpu,
+    .compute_ops = shd_compute_ops_cpu,
     .arena = cpu_arena,
     .to_device = cpu_copy,
     .from_host = cpu_copy,

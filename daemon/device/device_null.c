@@ -24,6 +24,7 @@ static void null_to_host(shd_device *dev, void *dst, const void *src, size_t byt
 static const shd_device_backend null_backend = {
     .kind = "null",
     .ops = shd_ops_null,
+    .compute_ops = shd_compute_ops_null,
     .arena = null_arena,
     .to_device = null_copy,
     .from_host = null_copy,

@@ -96,10 +96,15 @@ static shd_tensor *block(const shd_model *m, shd_tape *tape, shd_tensor *const *
                          const shd_model_input *in, shd_tensor *x)
 {
     const float eps = m->config.norm_eps;
+    const int64_t D = m->config.d_model / m->config.n_head;
+    const shd_attn_spec spec = {.heads = m->config.n_head,
+                                .kv_heads = m->config.n_head,
+                                .head_dim = D,
+                                .scale = (float)(1.0 / sqrt((double)D))};
     shd_tensor *h1 = shd_tape_layernorm(tape, x, p[LN1_W], p[LN1_B], eps);
     shd_tensor *qkv = shd_tape_linear(tape, h1, p[ATTN_W], p[ATTN_B], NULL, 1);
     shd_tape_drop(tape, h1);
-    shd_tensor *att = shd_tape_attention(tape, qkv, m->config.n_head, in->tokens);
+    shd_tensor *att = shd_tape_attention_packed(tape, qkv, &spec, in->tokens, NULL);
     shd_tape_drop(tape, qkv);
     shd_tensor *mid = shd_tape_linear(tape, att, p[PROJ_W], p[PROJ_B], x, 1);
     shd_tape_drop(tape, att);
@@ -107,7 +112,7 @@ static shd_tensor *block(const shd_model *m, shd_tape *tape, shd_tensor *const *
     shd_tensor *h2 = shd_tape_layernorm(tape, mid, p[LN2_W], p[LN2_B], eps);
     shd_tensor *fc = shd_tape_linear(tape, h2, p[FC_W], p[FC_B], NULL, 1);
     shd_tape_drop(tape, h2);
-    shd_tensor *act = shd_tape_gelu(tape, fc);
+    shd_tensor *act = shd_tape_gelu(tape, fc, SHD_GELU_TANH);
     shd_tape_drop(tape, fc);
     shd_tensor *out = shd_tape_linear(tape, act, p[OUT_W], p[OUT_B], mid, 1);
     shd_tape_drop(tape, act);
@@ -129,7 +134,7 @@ static shd_tensor *head(const shd_model *m, shd_tape *tape, shd_tensor *const *p
     shd_tensor *w = p[m->config.tied ? WTE : m->n_params - 1];
     shd_tensor *logits = NULL;
     if (in->targets == NULL) {
-        logits = shd_tape_linear(tape, h, w, NULL, NULL, 0);
+        logits = shd_tape_logits(tape, h, w);
     } else {
         shd_tape_cross_entropy(tape, h, w, in->targets, in->losses);
     }
@@ -142,7 +147,7 @@ static void gpt2_forward(const shd_model *m, uint32_t segment, shd_tape *tape,
 {
     if (segment == 0) {
         *x = shd_tape_embedding(tape, params[WTE], params[WPE], in->ids, in->sequences * in->tokens,
-                                in->tokens);
+                                in->tokens, 0);
     } else if (segment == m->n_segments - 1) {
         *x = head(m, tape, params, in, *x);
     } else {

@@ -189,13 +189,13 @@ static int exchange_and_sum(shd_units *units, uint32_t u, float *recv, int64_t c
                                     units->dev, unit->local_grad + at, (size_t)n * sizeof(float),
                                     recv, (size_t)len * sizeof(float), err));
         /* The group is ordered by atom; the tree goes over ranks, which are the leaves. */
-        const float *leaves[SHD_MAX_WORLD];
+        const void *leaves[SHD_MAX_WORLD];
         for (uint32_t r = 0; r < s->world; r++) {
             leaves[r] = recv + (int64_t)shd_strategy_atom(s, r) * len;
         }
         shd_device_ops(units->dev)
-            ->tree_sum(shd_device_opctx(units->dev), atom.data + at, leaves, s->world, len,
-                       units->folded > 0);
+            ->tree_sum(shd_device_opctx(units->dev), atom.data + at, SHD_F32, leaves, SHD_F32,
+                       s->world, len, units->folded > 0);
     }
     return 0;
 }
@@ -210,8 +210,9 @@ int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err)
             unit->local_grad = NULL;
             return 0;
         }
-        const float *leaf = unit->local_grad;
-        ops->tree_sum(shd_device_opctx(units->dev), unit->grads.data, &leaf, 1, unit->n, 1);
+        const void *leaf = unit->local_grad;
+        ops->tree_sum(shd_device_opctx(units->dev), unit->grads.data, SHD_F32, &leaf, SHD_F32, 1,
+                      unit->n, 1);
     } else {
         const int64_t chunk = min64(REDUCE_CHUNK, unit->n / units->strategy.world);
         float *recv = NULL;
@@ -258,7 +259,8 @@ int shd_unit_sumsq(shd_units *units, uint32_t u, double *sum, shd_error *err)
     SHD_TRY(shd_arena_alloc(units->arena, SHD_TAG_WORKSPACE, (uint64_t)all * sizeof(double),
                             &blocks, err));
     double *own = (double *)blocks + mine * shd_comm_rank(units->groups[SHD_GROUP_NORM]);
-    shd_device_ops(units->dev)->block_sumsq(shd_device_opctx(units->dev), own, grads.data, n);
+    shd_device_ops(units->dev)
+        ->block_sumsq(shd_device_opctx(units->dev), own, grads.data, SHD_F32, n);
     const int rc =
         alone(units, SHD_GROUP_NORM)
             ? 0

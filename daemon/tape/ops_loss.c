@@ -21,28 +21,24 @@ static int64_t chunk_rows(int64_t R, int64_t V)
     return rows < most ? rows : most;
 }
 
+/* dh and dw may be NULL; `train`: the losses' gradients are made. */
 static void run_chunks(shd_tape *tape, shd_tensor *h, shd_tensor *w, const int32_t *targets,
-                       float *losses, float *dh, float *dw, int acc_w)
+                       float *losses, void *dh, void *dw, int acc_w, int train)
 {
     const int64_t R = h->shape[0], C = h->shape[1], V = w->shape[0];
     const int64_t rows = chunk_rows(R, V);
     const int64_t held = chunk_rows(shd_tape_rows_held(tape, R), V);
-    float *logits = shd_tape_take(tape, SHD_TAG_WORKSPACE, held * V);
-    void *ws =
-        dw != NULL
-            ? shd_tape_workspace(tape, tape->ops->linear_backward_weight_ws(tape->ctx, held, V, C))
-            : NULL;
+    float *logits = shd_tape_take_floats(tape, SHD_TAG_WORKSPACE, held * V);
+    void *ws = shd_tape_workspace(tape, tape->ops->linear_ws(tape->ctx, held, V, C));
     for (int64_t at = 0; at < R && tape->rc == 0; at += rows) {
         const int64_t n = R - at < rows ? R - at : rows;
-        const float *x = h->data + at * C;
-        tape->ops->linear_forward(tape->ctx, logits, x, w->data, NULL, NULL, n, V, C, 0);
-        tape->ops->cross_entropy(tape->ctx, losses + at, logits, targets + at, 1.0f, n, V, V,
-                                 dw != NULL);
-        if (dw != NULL) {
-            tape->ops->linear_backward_weight(tape->ctx, dw, NULL, logits, x, n, V, C, 0,
-                                              acc_w || at > 0, ws);
-            tape->ops->linear_backward_input(tape->ctx, dh + at * C, logits, w->data, n, V, C, 0,
-                                             0);
+        const void *x = shd_tape_at(tape, h->data, at * C);
+        tape->ops->head_forward(tape->ctx, logits, x, w->data, n, V, C, ws);
+        tape->flat->cross_entropy(tape->ctx, losses + at, logits, targets + at, tape->loss_scale, n,
+                                  V, V, train);
+        if (train) {
+            tape->ops->head_backward(tape->ctx, dh != NULL ? shd_tape_at(tape, dh, at * C) : NULL,
+                                     dw, logits, x, w->data, n, V, C, acc_w || at > 0, ws);
         }
     }
     shd_arena_release(tape->arena, ws);
@@ -57,10 +53,10 @@ static int backward_cross_entropy(shd_tape *tape, shd_node *node)
         return tape->rc;
     }
     int acc_h = 0, acc_w = 0;
-    float *dh = shd_tape_grad(tape, h, &acc_h);
-    float *dw = shd_tape_grad(tape, w, &acc_w);
+    void *dh = shd_tape_grad(tape, h, &acc_h);
+    void *dw = shd_tape_grad(tape, w, &acc_w);
     if (tape->rc == 0) {
-        run_chunks(tape, h, w, node->ids, node->losses, dh, dw, acc_w);
+        run_chunks(tape, h, w, node->ids, node->losses, dh, dw, acc_w, 1);
     }
     return tape->rc;
 }
@@ -76,13 +72,14 @@ void shd_tape_cross_entropy(shd_tape *tape, shd_tensor *h, shd_tensor *w, const 
                       (long long)h->shape[1], (long long)w->shape[1]);
         return;
     }
-    if (tape->recording) {
-        shd_tape_push(tape, &(shd_node){.backward = backward_cross_entropy,
-                                        .in = {h, w},
-                                        .keep = 1,
-                                        .ids = targets,
-                                        .losses = losses});
+    const shd_node node = {.backward = backward_cross_entropy,
+                           .in = {h, w},
+                           .keep = 1,
+                           .ids = targets,
+                           .losses = losses};
+    if (shd_tape_keeps(tape, &node)) {
+        shd_tape_push(tape, &node);
     } else {
-        run_chunks(tape, h, w, targets, losses, NULL, NULL, 0);
+        run_chunks(tape, h, w, targets, losses, NULL, NULL, 0, 0);
     }
 }

@@ -6,12 +6,16 @@
 #include "daemon/base/mem.h"
 #include "daemon/tape/tape_internal.h"
 
-shd_tape *shd_tape_create(shd_device *dev, shd_arena *arena)
+shd_tape *shd_tape_create(shd_device *dev, shd_arena *arena, shd_dtype dtype)
 {
     shd_tape *tape = shd_calloc(1, sizeof *tape);
     tape->dev = dev;
     tape->arena = arena;
-    tape->ops = shd_device_ops(dev);
+    tape->dtype = dtype;
+    tape->elt_size = shd_dtype_size(dtype);
+    tape->loss_scale = 1.0f;
+    tape->flat = shd_device_ops(dev);
+    tape->ops = shd_device_compute_ops(dev, dtype);
     tape->ctx = shd_device_opctx(dev);
     return tape;
 }
@@ -51,6 +55,16 @@ void shd_tape_reset(shd_tape *tape, int record)
     tape->rc = 0;
 }
 
+void shd_tape_record(shd_tape *tape, int record)
+{
+    tape->recording = record;
+}
+
+void shd_tape_set_loss_scale(shd_tape *tape, float scale)
+{
+    tape->loss_scale = scale;
+}
+
 void shd_tape_reserve(shd_tape *tape, int64_t rows, int64_t tokens)
 {
     tape->reserve_rows = tape->least_rows = rows;
@@ -86,14 +100,23 @@ shd_tensor *shd_tape_fail(shd_tape *tape, int code, const char *fmt, ...)
     return NULL;
 }
 
-float *shd_tape_take(shd_tape *tape, shd_tag tag, int64_t n)
+static void *take_bytes(shd_tape *tape, shd_tag tag, uint64_t bytes)
 {
     void *data = NULL;
     if (tape->rc == 0) {
-        tape->rc =
-            shd_arena_alloc(tape->arena, tag, (uint64_t)n * sizeof(float), &data, &tape->err);
+        tape->rc = shd_arena_alloc(tape->arena, tag, bytes, &data, &tape->err);
     }
     return tape->rc == 0 ? data : NULL;
+}
+
+void *shd_tape_take(shd_tape *tape, shd_tag tag, int64_t n)
+{
+    return take_bytes(tape, tag, (uint64_t)n * tape->elt_size);
+}
+
+float *shd_tape_take_floats(shd_tape *tape, shd_tag tag, int64_t n)
+{
+    return take_bytes(tape, tag, (uint64_t)n * sizeof(float));
 }
 
 void *shd_tape_workspace(shd_tape *tape, size_t bytes)
@@ -105,9 +128,9 @@ void *shd_tape_workspace(shd_tape *tape, size_t bytes)
     return data;
 }
 
-shd_tensor *shd_tape_tensor(shd_tape *tape, int64_t rows, int64_t cols)
+shd_tensor *shd_tape_tensor_around(shd_tape *tape, int64_t rows, int64_t cols, shd_dtype dtype,
+                                   void *data)
 {
-    float *data = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tape_rows_held(tape, rows) * cols);
     if (data == NULL) {
         return NULL;
     }
@@ -115,6 +138,7 @@ shd_tensor *shd_tape_tensor(shd_tape *tape, int64_t rows, int64_t cols)
     t->ndim = 2;
     t->shape[0] = rows;
     t->shape[1] = cols;
+    t->dtype = dtype;
     t->data = data;
     t->refs = 1;
     if (tape->n_live == tape->cap_live) {
@@ -123,6 +147,12 @@ shd_tensor *shd_tape_tensor(shd_tape *tape, int64_t rows, int64_t cols)
     }
     tape->live[tape->n_live++] = t;
     return t;
+}
+
+shd_tensor *shd_tape_tensor(shd_tape *tape, int64_t rows, int64_t cols)
+{
+    void *data = shd_tape_take(tape, SHD_TAG_ACTIVATIONS, shd_tape_rows_held(tape, rows) * cols);
+    return shd_tape_tensor_around(tape, rows, cols, tape->dtype, data);
 }
 
 static void unref(shd_tape *tape, shd_tensor *t)
@@ -141,9 +171,34 @@ void shd_tape_drop(shd_tape *tape, shd_tensor *t)
     unref(tape, t);
 }
 
+void shd_tape_hold(shd_tape *tape, shd_tensor *t)
+{
+    (void)tape;
+    if (t != NULL && !t->is_param) {
+        t->refs++;
+    }
+}
+
+static int any_requires_grad(const shd_node *node)
+{
+    int any = 0;
+    for (int i = 0; i < SHD_NODE_INPUTS; i++) {
+        any |= node->in[i] != NULL && node->in[i]->requires_grad;
+    }
+    return any;
+}
+
+int shd_tape_keeps(const shd_tape *tape, const shd_node *node)
+{
+    return tape->recording && any_requires_grad(node);
+}
+
 void shd_tape_push(shd_tape *tape, const shd_node *node)
 {
-    if (!tape->recording || tape->rc < 0) {
+    if (node->out != NULL) {
+        node->out->requires_grad = any_requires_grad(node);
+    }
+    if (!shd_tape_keeps(tape, node) || tape->rc < 0) {
         shd_node unused = *node;
         release_node(tape, &unused);
         return;
@@ -168,8 +223,12 @@ int64_t shd_tape_mark(const shd_tape *tape)
     return tape->n_nodes;
 }
 
-float *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc)
+void *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc)
 {
+    *acc = 0;
+    if (!t->requires_grad) {
+        return NULL;
+    }
     if (t->grad == NULL) {
         if (t->is_param) {
             shd_tape_fail(tape, SHD_EINTERNAL, "a parameter has no gradient memory in backward");
@@ -183,30 +242,34 @@ float *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc)
     return t->grad;
 }
 
-void shd_tape_grad_pair(shd_tape *tape, shd_tensor *a, shd_tensor *b, float **da, float **db,
+void shd_tape_grad_pair(shd_tape *tape, shd_tensor *a, shd_tensor *b, void **da, void **db,
                         int *acc)
 {
     int acc_a = 0, acc_b = 0;
     *da = shd_tape_grad(tape, a, &acc_a);
     *db = b != NULL ? shd_tape_grad(tape, b, &acc_b) : NULL;
     *acc = acc_a || acc_b;
-    if (tape->rc < 0 || b == NULL || acc_a == acc_b) {
+    if (tape->rc < 0 || *da == NULL || *db == NULL || acc_a == acc_b) {
         return;
     }
     shd_tensor *fresh = acc_a ? b : a;
-    tape->ops->zero(tape->ctx, fresh->grad, (size_t)shd_tensor_numel(fresh) * sizeof(float));
+    tape->flat->zero(tape->ctx, fresh->grad, (size_t)shd_tensor_numel(fresh) * tape->elt_size);
 }
 
-void shd_tape_grad_pass(shd_tape *tape, shd_tensor *from, shd_tensor *to)
+void shd_tape_move_grad(shd_tape *tape, shd_tensor *from, shd_tensor *to)
 {
+    if (!to->requires_grad || !from->grad_defined) {
+        return;
+    }
     if (to->grad == NULL && !to->is_param) {
         to->grad = from->grad;
         to->grad_defined = 1;
         from->grad = NULL;
+        from->grad_defined = 0;
         return;
     }
     int acc = 0;
-    float *grad = shd_tape_grad(tape, to, &acc);
+    void *grad = shd_tape_grad(tape, to, &acc);
     if (grad == NULL) {
         return;
     }
@@ -214,8 +277,11 @@ void shd_tape_grad_pass(shd_tape *tape, shd_tensor *from, shd_tensor *to)
     if (acc) {
         tape->ops->add(tape->ctx, grad, grad, from->grad, n);
     } else {
-        tape->ops->copy(tape->ctx, grad, from->grad, (size_t)n * sizeof(float));
+        tape->flat->copy(tape->ctx, grad, from->grad, (size_t)n * tape->elt_size);
     }
+    shd_arena_release(tape->arena, from->grad);
+    from->grad = NULL;
+    from->grad_defined = 0;
 }
 
 int shd_tape_backward(shd_tape *tape, int64_t mark, shd_error *err)
@@ -235,6 +301,7 @@ int shd_tape_backward(shd_tape *tape, int64_t mark, shd_error *err)
         if (node->out != NULL) {
             shd_arena_release(tape->arena, node->out->grad);
             node->out->grad = NULL;
+            node->out->grad_defined = 0;
             if (node->keep_out) {
                 unref(tape, node->out);
             }

@@ -23,16 +23,24 @@ struct shd_node {
     shd_tensor *out;
     int keep_out;                 /* out->data is read by backward */
     float *saved[SHD_NODE_SAVED]; /* arena memory owned by the node (mean, rstd, lse) */
+    /* what the op needs to know again; each op uses its own */
     const int32_t *ids;
     float *losses;
-    int64_t n0, n1; /* op's own numbers: tokens, heads, layout */
+    const float *inv_freq;
+    int64_t n0, n1; /* tokens, layout, head_dim, pos0 */
+    shd_attn_spec attn;
+    shd_dropout dropout;
 };
 
 struct shd_tape {
     shd_device *dev;
     shd_arena *arena;
-    const shd_ops *ops;
+    shd_dtype dtype;
+    size_t elt_size;
+    const shd_ops *flat;
+    const shd_compute_ops *ops; /* of dtype */
     const shd_opctx *ctx;
+    float loss_scale;
     int64_t reserve_rows, least_tokens; /* as asked for */
     int64_t least_rows;                 /* reserve_rows, but 0 after shd_tape_rows */
     int recording;
@@ -52,28 +60,41 @@ shd_tensor *shd_tape_fail(shd_tape *tape, int code, const char *fmt, ...)
 int64_t shd_tape_rows_held(const shd_tape *tape, int64_t n);
 int64_t shd_tape_tokens_held(const shd_tape *tape, int64_t n);
 
-/* Arena memory of n floats; NULL (sticky error) when there is none. */
-float *shd_tape_take(shd_tape *tape, shd_tag tag, int64_t n);
+/* Arena memory of n elements of the tape's dtype, or floats; NULL (sticky error) when there is
+ * none. */
+void *shd_tape_take(shd_tape *tape, shd_tag tag, int64_t n);
+float *shd_tape_take_floats(shd_tape *tape, shd_tag tag, int64_t n);
 /* `bytes` of scratch; NULL for 0 bytes or on failure (then the tape's rc is set). */
 void *shd_tape_workspace(shd_tape *tape, size_t bytes);
 
-/* A new activation [rows, cols] with one handle. */
+/* A new activation [rows, cols] with one handle: of the tape's dtype, or around `data`, which it
+ * takes over. */
 shd_tensor *shd_tape_tensor(shd_tape *tape, int64_t rows, int64_t cols);
+shd_tensor *shd_tape_tensor_around(shd_tape *tape, int64_t rows, int64_t cols, shd_dtype dtype,
+                                   void *data);
 
-/* Appends a node when recording, else releases `saved`. */
+/* Whether shd_tape_push of this node will keep it: recording, and some input requires a gradient.
+ * Then the op has to fill `saved`. */
+int shd_tape_keeps(const shd_tape *tape, const shd_node *node);
+
+/* Appends a node when it is kept, else releases `saved`; decides whether out requires a gradient.
+ */
 void shd_tape_push(shd_tape *tape, const shd_node *node);
 
-/* Where a contribution to t's gradient goes: *acc says whether to add. NULL on failure. */
-float *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc);
+/* Element i of data of the tape's dtype. */
+static inline void *shd_tape_at(const shd_tape *tape, const void *data, int64_t i)
+{
+    return (char *)(uintptr_t)data + i * (int64_t)tape->elt_size;
+}
+
+/* Where a contribution to t's gradient goes: *acc says whether to add. NULL when t requires none
+ * and on failure. */
+void *shd_tape_grad(shd_tape *tape, shd_tensor *t, int *acc);
 
 /* The same for two tensors whose op adds to both or to neither, as weight and bias: when only one
  * holds values, the other starts at zero. b may be NULL. */
-void shd_tape_grad_pair(shd_tape *tape, shd_tensor *a, shd_tensor *b, float **da, float **db,
+void shd_tape_grad_pair(shd_tape *tape, shd_tensor *a, shd_tensor *b, void **da, void **db,
                         int *acc);
-
-/* Adds `from`'s gradient to `to`'s; takes the buffer over when `to` has none yet. For the last use
- * of `from`'s gradient. */
-void shd_tape_grad_pass(shd_tape *tape, shd_tensor *from, shd_tensor *to);
 
 #ifdef __cplusplus
 }

@@ -41,7 +41,8 @@ shd_worker *shd_worker_create(const shd_worker_shared *shared, shd_device *dev, 
     w->param_ptrs = shd_calloc(n_params, sizeof *w->param_ptrs);
     for (uint32_t i = 0; i < n_params; i++) {
         const shd_param_info *info = shd_model_param(model, i);
-        w->params[i] = (shd_tensor){.ndim = info->ndim, .is_param = 1, .refs = 1};
+        w->params[i] = (shd_tensor){
+            .ndim = info->ndim, .dtype = SHD_F32, .is_param = 1, .requires_grad = 1, .refs = 1};
         memcpy(w->params[i].shape, info->shape, sizeof info->shape);
         w->param_ptrs[i] = &w->params[i];
     }
@@ -151,7 +152,7 @@ static int do_init(shd_worker *w, shd_error *err)
     SHD_TRY(take(arena, rows * sizeof *w->targets, &w->targets, err));
     SHD_TRY(take(arena, rows * sizeof *w->losses, &w->losses, err));
     SHD_TRY(take(arena, sizeof *w->loss_sum, &w->loss_sum, err));
-    w->tape = shd_tape_create(w->dev, arena);
+    w->tape = shd_tape_create(w->dev, arena, SHD_F32);
     shd_tape_reserve(w->tape, (int64_t)rows, spec->seq_len);
     init_params(w);
     return 0;

@@ -1,4 +1,4 @@
-/* Copies and the plain elementwise ops. */
+/* Copies and what fills or scales flat memory. */
 #include "kernels/cpu/ops_decl.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
@@ -71,26 +71,6 @@ void SHD_FN(zero)(const shd_opctx *ctx, void *dst, size_t bytes)
 {
     copy_args c = {dst, NULL, bytes >= STREAM_BYTES};
     shd_cpu_parallel(ctx, (int64_t)bytes, COPY_GRAIN, zero_range, &c);
-}
-
-typedef struct add_args {
-    float *out;
-    const float *a, *b;
-} add_args;
-
-static void add_range(void *arg, int64_t begin, int64_t end, int worker)
-{
-    const add_args *t = arg;
-    (void)worker;
-    for (int64_t i = begin; i < end; i++) {
-        t->out[i] = t->a[i] + t->b[i];
-    }
-}
-
-void SHD_FN(add)(const shd_opctx *ctx, float *out, const float *a, const float *b, int64_t n)
-{
-    add_args t = {out, a, b};
-    shd_cpu_parallel(ctx, n, GRAIN, add_range, &t);
 }
 
 typedef struct scalar_args {

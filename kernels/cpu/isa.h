@@ -1,6 +1,6 @@
-/* Names of the functions that exist once per instruction set. Every .c file that includes this is
- * compiled several times with another -march and -DSHD_ISA; the suffix keeps the copies apart.
- * Floor F1; pure. */
+/* Names of the functions that exist once per instruction set, and, for ops on activations, once per
+ * compute dtype. Every .c file that includes this is compiled several times with another -march,
+ * -DSHD_ISA and -DSHD_ELT; suffixes keep the copies apart. Floor F1; pure. */
 #ifndef SHD_KERNELS_CPU_ISA_H
 #define SHD_KERNELS_CPU_ISA_H
 
@@ -10,8 +10,17 @@
 #error "SHD_ISA must name the instruction set (kernels/cpu/BUILD)"
 #endif
 
-#define SHD_ISA_JOIN2(name, isa) shd_cpu_##name##_##isa
-#define SHD_ISA_JOIN(name, isa) SHD_ISA_JOIN2(name, isa)
-#define SHD_FN(name) SHD_ISA_JOIN(name, SHD_ISA)
+#define SHD_JOIN3_(name, a, b) shd_cpu_##name##_##a##_##b
+#define SHD_JOIN3(name, a, b) SHD_JOIN3_(name, a, b)
+#define SHD_JOIN2_(name, a) shd_cpu_##name##_##a
+#define SHD_JOIN2(name, a) SHD_JOIN2_(name, a)
+
+/* An op of the flat table; an op of the compute table. */
+#define SHD_FLAT_FN(name) SHD_JOIN2(name, SHD_ISA)
+#ifdef SHD_ELT
+#define SHD_FN(name) SHD_JOIN3(name, SHD_ISA, SHD_ELT)
+#else
+#define SHD_FN(name) SHD_FLAT_FN(name)
+#endif
 
 #endif

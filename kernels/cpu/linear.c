@@ -1,79 +1,44 @@
-/* Linear layers: BLAS on a grid of output pieces; bias and residual are laid into a piece before
- * its product is added, while the piece is in cache. */
+/* Linear layers: products on a grid of output pieces (product_f32.c, product_half.c). */
 #include "daemon/base/pool.h"
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops_decl.h"
-
-#include <string.h>
-
-/* C[M,N] = op(A) · op(B) (+ C), cut on `grid`. */
-typedef struct product {
-    int trans_a, trans_b;
-    int64_t M, N, K;
-    const float *a, *b;
-    int64_t lda, ldb;
-    float *c;
-    const float *bias, *residual; /* [N], [M,N]; both may be NULL */
-    int acc;
-    shd_gemm_grid grid;
-    /* Column sums of `sums_of` [rows, width], done by pieces after those of the product. */
-    float *sums;
-    const float *sums_of;
-    int64_t sums_rows, sums_width;
-} product;
+#include "kernels/cpu/product.h"
 
 /* Columns of one piece of the column sums: a few cache lines of every row. */
 #define SUM_COLUMNS 128
 
-static void column_sums(const product *p, int64_t piece)
+static void column_sums(const shd_product *p, int64_t piece)
 {
     const int64_t c0 = piece * SUM_COLUMNS;
     const int64_t left = p->sums_width - c0;
     const int64_t width = left < SUM_COLUMNS ? left : SUM_COLUMNS;
-    float sums[SUM_COLUMNS] = {0.0f};
+    const int64_t full = width / VL, tail = width - full * VL;
+    vf sums[SUM_COLUMNS / VL];
+    for (int64_t j = 0; j < SUM_COLUMNS / VL; j++) {
+        sums[j] = v_set1(0.0f);
+    }
     for (int64_t r = 0; r < p->sums_rows; r++) {
-        const float *row = p->sums_of + r * p->sums_width + c0;
-        if (width == SUM_COLUMNS) {
-            for (int64_t j = 0; j < SUM_COLUMNS; j++) {
-                sums[j] += row[j];
-            }
-        } else {
-            for (int64_t j = 0; j < width; j++) {
-                sums[j] += row[j];
-            }
+        const elt *row = p->sums_of + r * p->sums_width + c0;
+        for (int64_t j = 0; j < full; j++) {
+            sums[j] += e_load(row + j * VL);
+        }
+        if (tail != 0) {
+            sums[full] += e_load_n(row + full * VL, tail);
         }
     }
-    for (int64_t j = 0; j < width; j++) {
-        p->sums[c0 + j] = p->acc ? p->sums[c0 + j] + sums[j] : sums[j];
-    }
-}
-
-static int prepare(const product *p, int64_t m0, int64_t n0, int64_t m, int64_t n)
-{
-    if (p->bias == NULL && p->residual == NULL) {
-        return p->acc;
-    }
-    for (int64_t i = 0; i < m; i++) {
-        float *c = p->c + (m0 + i) * p->N + n0;
-        const float *r = p->residual != NULL ? p->residual + (m0 + i) * p->N + n0 : NULL;
-        if (r == NULL) {
-            memcpy(c, p->bias + n0, (size_t)n * sizeof(float));
-        } else if (p->bias != NULL) {
-            for (int64_t j = 0; j < n; j++) {
-                c[j] = r[j] + p->bias[n0 + j];
-            }
-        } else if (r != c) {
-            memcpy(c, r, (size_t)n * sizeof(float));
+    elt *out = p->sums + c0;
+    for (int64_t j = 0; j * VL < width; j++) {
+        const int64_t n = j < full ? VL : tail;
+        if (p->acc) {
+            sums[j] += e_load_n(out + j * VL, n);
         }
+        e_store_n(out + j * VL, sums[j], n);
     }
-    return 1;
 }
 
 static void run_piece(void *arg, int64_t piece, int worker)
 {
-    const product *p = arg;
+    const shd_product *p = arg;
     const shd_gemm_grid *g = &p->grid;
-    (void)worker;
     if (piece >= g->rows * g->cols) {
         column_sums(p, piece - g->rows * g->cols);
         return;
@@ -81,28 +46,30 @@ static void run_piece(void *arg, int64_t piece, int worker)
     const int64_t m0 = piece / g->cols * g->row_step, n0 = piece % g->cols * g->col_step;
     const int64_t m = p->M - m0 < g->row_step ? p->M - m0 : g->row_step;
     const int64_t n = p->N - n0 < g->col_step ? p->N - n0 : g->col_step;
-    const int add = prepare(p, m0, n0, m, n);
-    const float *a = p->trans_a ? p->a + m0 : p->a + m0 * p->lda;
-    const float *b = p->trans_b ? p->b + n0 * p->ldb : p->b + n0;
-    shd_cpu_gemm(p->trans_a, p->trans_b, m, n, p->K, 1.0f, a, p->lda, b, p->ldb, add ? 1.0f : 0.0f,
-                 p->c + m0 * p->N + n0, p->N);
+    SHD_FN(product_piece)(p, m0, n0, m, n, worker);
 }
 
-static void run_product(const shd_opctx *ctx, product *p)
+static void run_product(const shd_opctx *ctx, shd_product *p, void *ws)
 {
-    p->grid = shd_cpu_gemm_grid(p->trans_b, p->M, p->N, p->K);
+    if (p->c != NULL) {
+        p->grid = shd_cpu_gemm_grid(p->trans_b, p->M, p->N, p->K);
+    }
     int64_t pieces = p->grid.rows * p->grid.cols;
     if (p->sums != NULL) {
         pieces += (p->sums_width + SUM_COLUMNS - 1) / SUM_COLUMNS;
     }
-    shd_pool_run(ctx->pool, pieces, run_piece, p);
+    p->ws = ws;
+    p->ws_thread = SHD_FN(product_floats)(p->M, p->N, p->K);
+    if (pieces > 0) {
+        shd_pool_run(ctx->pool, pieces, run_piece, p);
+    }
 }
 
-void SHD_FN(linear_forward)(const shd_opctx *ctx, float *out, const float *x, const float *w,
-                            const float *bias, const float *residual, int64_t R, int64_t N,
-                            int64_t K, int w_kn)
+void SHD_FN(linear_forward)(const shd_opctx *ctx, void *out, const void *x, const void *w,
+                            const void *bias, const void *residual, int64_t R, int64_t N, int64_t K,
+                            int w_kn, void *ws)
 {
-    product p = {
+    shd_product p = {
         .trans_b = !w_kn,
         .M = R,
         .N = N,
@@ -115,14 +82,13 @@ void SHD_FN(linear_forward)(const shd_opctx *ctx, float *out, const float *x, co
         .bias = bias,
         .residual = residual,
     };
-    run_product(ctx, &p);
+    run_product(ctx, &p, ws);
 }
 
-void SHD_FN(linear_backward_input)(const shd_opctx *ctx, float *dx, const float *dout,
-                                   const float *w, int64_t R, int64_t N, int64_t K, int w_kn,
-                                   int acc)
+void SHD_FN(linear_backward_input)(const shd_opctx *ctx, void *dx, const void *dout, const void *w,
+                                   int64_t R, int64_t N, int64_t K, int w_kn, int acc, void *ws)
 {
-    product p = {
+    shd_product p = {
         .trans_b = w_kn,
         .M = R,
         .N = K,
@@ -134,15 +100,14 @@ void SHD_FN(linear_backward_input)(const shd_opctx *ctx, float *dx, const float 
         .c = dx,
         .acc = acc,
     };
-    run_product(ctx, &p);
+    run_product(ctx, &p, ws);
 }
 
-void SHD_FN(linear_backward_weight)(const shd_opctx *ctx, float *dw, float *dbias,
-                                    const float *dout, const float *x, int64_t R, int64_t N,
-                                    int64_t K, int w_kn, int acc, void *ws)
+void SHD_FN(linear_backward_weight)(const shd_opctx *ctx, void *dw, void *dbias, const void *dout,
+                                    const void *x, int64_t R, int64_t N, int64_t K, int w_kn,
+                                    int acc, void *ws)
 {
-    (void)ws;
-    product p = {
+    shd_product p = {
         .trans_a = 1,
         .M = w_kn ? K : N,
         .N = w_kn ? N : K,
@@ -158,11 +123,60 @@ void SHD_FN(linear_backward_weight)(const shd_opctx *ctx, float *dw, float *dbia
         .sums_rows = R,
         .sums_width = N,
     };
-    run_product(ctx, &p);
+    run_product(ctx, &p, ws);
 }
 
-size_t SHD_FN(linear_backward_weight_ws)(const shd_opctx *ctx, int64_t R, int64_t N, int64_t K)
+size_t SHD_FN(linear_ws)(const shd_opctx *ctx, int64_t R, int64_t N, int64_t K)
 {
-    (void)ctx, (void)R, (void)N, (void)K;
-    return 0;
+    return (size_t)(SHD_FN(product_floats)(R, N, K) * shd_pool_nthreads(ctx->pool)) * sizeof(float);
+}
+
+void SHD_FN(head_forward)(const shd_opctx *ctx, float *logits, const void *x, const void *w,
+                          int64_t R, int64_t V, int64_t K, void *ws)
+{
+    shd_product p = {
+        .trans_b = 1,
+        .M = R,
+        .N = V,
+        .K = K,
+        .a = x,
+        .lda = K,
+        .b = w,
+        .ldb = K,
+        .c = logits,
+        .c_f32 = 1,
+    };
+    run_product(ctx, &p, ws);
+}
+
+void SHD_FN(head_backward)(const shd_opctx *ctx, void *dx, void *dw, const float *dlogits,
+                           const void *x, const void *w, int64_t R, int64_t V, int64_t K,
+                           int acc_dw, void *ws)
+{
+    shd_product weight = {
+        .trans_a = 1,
+        .M = V,
+        .N = K,
+        .K = R,
+        .a = dlogits,
+        .a_f32 = 1,
+        .lda = V,
+        .b = x,
+        .ldb = K,
+        .c = dw,
+        .acc = acc_dw,
+    };
+    shd_product input = {
+        .M = R,
+        .N = K,
+        .K = V,
+        .a = dlogits,
+        .a_f32 = 1,
+        .lda = V,
+        .b = w,
+        .ldb = K,
+        .c = dx,
+    };
+    run_product(ctx, &weight, ws);
+    run_product(ctx, &input, ws);
 }

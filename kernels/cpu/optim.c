@@ -134,7 +134,7 @@ static step adam_step(float *p, const float *g, float *m, float *v, const shd_ad
     };
 }
 
-void SHD_FN(adamw)(const shd_opctx *ctx, float *p, const float *g, float *m, float *v, int64_t n,
+void SHD_FLAT_FN(adamw)(const shd_opctx *ctx, float *p, const float *g, float *m, float *v, int64_t n,
                    const shd_adam_args *args)
 {
     step s = adam_step(p, g, m, v, args);
@@ -142,7 +142,7 @@ void SHD_FN(adamw)(const shd_opctx *ctx, float *p, const float *g, float *m, flo
     shd_cpu_parallel(ctx, n, GRAIN, adamw_range, &s);
 }
 
-void SHD_FN(adam)(const shd_opctx *ctx, float *p, const float *g, float *m, float *v, int64_t n,
+void SHD_FLAT_FN(adam)(const shd_opctx *ctx, float *p, const float *g, float *m, float *v, int64_t n,
                   const shd_adam_args *args)
 {
     step s = adam_step(p, g, m, v, args);
@@ -151,7 +151,7 @@ void SHD_FN(adam)(const shd_opctx *ctx, float *p, const float *g, float *m, floa
     shd_cpu_parallel(ctx, n, GRAIN, adam_range, &s);
 }
 
-void SHD_FN(sgd)(const shd_opctx *ctx, float *p, const float *g, float *buf, int64_t n,
+void SHD_FLAT_FN(sgd)(const shd_opctx *ctx, float *p, const float *g, float *buf, int64_t n,
                  const shd_sgd_args *args)
 {
     step s = {
@@ -167,7 +167,7 @@ void SHD_FN(sgd)(const shd_opctx *ctx, float *p, const float *g, float *buf, int
     shd_cpu_parallel(ctx, n, GRAIN, buf != NULL ? sgd_momentum_range : sgd_range, &s);
 }
 
-void SHD_FN(lion)(const shd_opctx *ctx, float *p, const float *g, float *m, int64_t n,
+void SHD_FLAT_FN(lion)(const shd_opctx *ctx, float *p, const float *g, float *m, int64_t n,
                   const shd_lion_args *args)
 {
     step s = {

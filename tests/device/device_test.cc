@@ -75,9 +75,11 @@ TEST(Device, NullCountsAndTouchesNothing)
 TEST(Device, NullHasTheWorkspacesOfTheCpu)
 {
     shd_device *cpu = shd_device_create_cpu(3, 0), *null = shd_device_create_null(3);
-    const shd_attn_shape s = {2, 200, 4, 2, 16, 64, 32, 64, 0.25f};
-    EXPECT_EQ(shd_device_ops(cpu)->attention_ws(shd_device_opctx(cpu), &s, 1),
-              shd_device_ops(null)->attention_ws(shd_device_opctx(null), &s, 1));
+    shd_attn_shape s = {};
+    s.B = 2, s.T = 200, s.H = 4, s.KVH = 2, s.D = 16;
+    s.q_stride = 64, s.kv_stride = 32, s.out_stride = 64, s.scale = 0.25f;
+    EXPECT_EQ(shd_device_compute_ops(cpu, SHD_F32)->attention_ws(shd_device_opctx(cpu), &s, 1),
+              shd_device_compute_ops(null, SHD_F32)->attention_ws(shd_device_opctx(null), &s, 1));
     shd_device_free(cpu);
     shd_device_free(null);
 }

@@ -42,9 +42,11 @@ Layout LayoutOf(const Case &c)
 shd_attn_shape ShapeOf(const Case &c)
 {
     const Layout l = LayoutOf(c);
-    return {c.B,         c.T,          c.H,
-            c.KVH,       c.D,          l.q_stride,
-            l.kv_stride, l.out_stride, 0.9f / std::sqrt(static_cast<float>(c.D))};
+    shd_attn_shape s = {};
+    s.B = c.B, s.T = c.T, s.H = c.H, s.KVH = c.KVH, s.D = c.D;
+    s.q_stride = l.q_stride, s.kv_stride = l.kv_stride, s.out_stride = l.out_stride;
+    s.scale = 0.9f / std::sqrt(static_cast<float>(c.D));
+    return s;
 }
 
 size_t OutSize(const Case &c)
@@ -121,8 +123,8 @@ Doubles Reference(const Case &c, const Doubles &qkv, Doubles *lse, const Floats 
     return out;
 }
 
-Floats RunForward(const shd_ops *ops, const shd_opctx *ctx, const Case &c, const Floats &qkv,
-                  bool with_lse)
+Floats RunForward(const shd_compute_ops *ops, const shd_opctx *ctx, const Case &c,
+                  const Floats &qkv, bool with_lse)
 {
     const shd_attn_shape s = ShapeOf(c);
     const Layout l = LayoutOf(c);
@@ -134,8 +136,8 @@ Floats RunForward(const shd_ops *ops, const shd_opctx *ctx, const Case &c, const
     return with_lse ? Concat({out, lse}) : out;
 }
 
-Floats RunBackward(const shd_ops *ops, const shd_opctx *ctx, const Case &c, const Floats &qkv,
-                   const Floats &dout)
+Floats RunBackward(const shd_compute_ops *ops, const shd_opctx *ctx, const Case &c,
+                   const Floats &qkv, const Floats &dout)
 {
     const shd_attn_shape s = ShapeOf(c);
     const Layout l = LayoutOf(c);
@@ -164,10 +166,10 @@ TEST_P(AttentionTest, Forward)
     const Floats qkv = Random(static_cast<int64_t>(LayoutOf(c).size), 1, 2.0f);
     Doubles lse;
     const Doubles out = Reference(c, ToDouble(qkv), &lse, nullptr, nullptr);
-    ExpectOp([&](const shd_ops *ops,
+    ExpectOp([&](const shd_compute_ops *ops,
                  const shd_opctx *ctx) { return RunForward(ops, ctx, c, qkv, true); },
              Concat({out, lse}), 3e-6, "attention_forward");
-    ExpectOp([&](const shd_ops *ops,
+    ExpectOp([&](const shd_compute_ops *ops,
                  const shd_opctx *ctx) { return RunForward(ops, ctx, c, qkv, false); },
              out, 3e-6, "attention_forward without lse");
 }
@@ -179,7 +181,7 @@ TEST_P(AttentionTest, Backward)
     const Floats dout = Random(static_cast<int64_t>(OutSize(c)), 3);
     Doubles want;
     Reference(c, ToDouble(qkv), nullptr, &dout, &want);
-    ExpectOp([&](const shd_ops *ops,
+    ExpectOp([&](const shd_compute_ops *ops,
                  const shd_opctx *ctx) { return RunBackward(ops, ctx, c, qkv, dout); },
              want, 1e-5, "attention_backward");
 }
@@ -195,7 +197,7 @@ TEST(Attention, BackwardIsTheDerivative)
     const Doubles want = NumericGradient(
         [&](const Doubles &x) { return Reference(c, x, nullptr, nullptr, nullptr); }, ToDouble(qkv),
         dout);
-    ExpectOp([&](const shd_ops *ops,
+    ExpectOp([&](const shd_compute_ops *ops,
                  const shd_opctx *ctx) { return RunBackward(ops, ctx, c, qkv, dout); },
              want, 1e-5, "attention_backward");
 }
@@ -207,7 +209,7 @@ TEST(Attention, LargeScores)
     const Floats qkv = Random(static_cast<int64_t>(LayoutOf(c).size), 6, 30.0f);
     Doubles lse;
     const Doubles out = Reference(c, ToDouble(qkv), &lse, nullptr, nullptr);
-    for (const shd_ops *ops : Tables()) {
+    for (const shd_compute_ops *ops : ComputeTables(SHD_F32)) {
         Context ctx(2);
         const Floats got = RunForward(ops, ctx.get(), c, qkv, true);
         ExpectClose(got, Concat({out, lse}), 1e-4, ops->name);

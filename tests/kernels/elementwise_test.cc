@@ -15,17 +15,17 @@ TEST(Elementwise, AddAlsoInPlace)
         for (size_t i = 0; i < a.size(); i++) {
             want.push_back(a[i] + b[i]); /* exact: one rounding, in float */
         }
-        const OpRun out = [&](const shd_ops *ops, const shd_opctx *ctx) {
+        const ComputeRun out = [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
             Floats o = Garbage(n);
             ops->add(ctx, o.data(), a.data(), b.data(), n);
             return o;
         };
-        const OpRun over_a = [&](const shd_ops *ops, const shd_opctx *ctx) {
+        const ComputeRun over_a = [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
             Floats o = a;
             ops->add(ctx, o.data(), o.data(), b.data(), n);
             return o;
         };
-        const OpRun over_b = [&](const shd_ops *ops, const shd_opctx *ctx) {
+        const ComputeRun over_b = [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
             Floats o = b;
             ops->add(ctx, o.data(), a.data(), o.data(), n);
             return o;
@@ -89,17 +89,20 @@ TEST(Elementwise, CopyAndZeroAnyBytesAtAnyAddress)
     }
 }
 
-double Gelu(double x)
+const shd_gelu_form kForms[] = {SHD_GELU_TANH, SHD_GELU_ERF};
+
+double Gelu(shd_gelu_form form, double x)
 {
     const double u = std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x);
-    return 0.5 * x * (1.0 + std::tanh(u));
+    return form == SHD_GELU_ERF ? 0.5 * x * std::erfc(-x / std::sqrt(2.0))
+                                : 0.5 * x * (1.0 + std::tanh(u));
 }
 
-Doubles GeluAll(const Doubles &x)
+Doubles GeluAll(shd_gelu_form form, const Doubles &x)
 {
     Doubles y;
     for (double v : x) {
-        y.push_back(Gelu(v));
+        y.push_back(Gelu(form, v));
     }
     return y;
 }
@@ -111,25 +114,29 @@ TEST(Gelu, ForwardOverTheWholeRange)
         x.push_back(v);
     }
     const int64_t n = static_cast<int64_t>(x.size());
-    Doubles want = GeluAll(ToDouble(x));
-    const OpRun run = [&](const shd_ops *ops, const shd_opctx *ctx) {
-        Floats y = Garbage(n);
-        ops->gelu_forward(ctx, y.data(), x.data(), n);
-        return y;
-    };
-    ExpectOp(run, want, 5e-7, "gelu_forward");
+    for (shd_gelu_form form : kForms) {
+        ExpectOp(
+            [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
+                Floats y = Garbage(n);
+                ops->gelu_forward(ctx, y.data(), x.data(), n, form);
+                return y;
+            },
+            GeluAll(form, ToDouble(x)), 5e-7, "gelu_forward");
+    }
 }
 
 TEST(Gelu, NanAndInfinityPassThrough)
 {
     const Floats x = {std::nanf(""), INFINITY, 1.0f};
-    for (const shd_ops *ops : Tables()) {
-        Context ctx(1);
-        Floats y(3);
-        ops->gelu_forward(ctx.get(), y.data(), x.data(), 3);
-        EXPECT_TRUE(std::isnan(y[0])) << ops->name;
-        EXPECT_EQ(INFINITY, y[1]) << ops->name;
-        EXPECT_NEAR(Gelu(1.0), y[2], 1e-6) << ops->name;
+    for (const shd_compute_ops *ops : ComputeTables(SHD_F32)) {
+        for (shd_gelu_form form : kForms) {
+            Context ctx(1);
+            Floats y(3);
+            ops->gelu_forward(ctx.get(), y.data(), x.data(), 3, form);
+            EXPECT_TRUE(std::isnan(y[0])) << ops->name;
+            EXPECT_EQ(INFINITY, y[1]) << ops->name;
+            EXPECT_NEAR(Gelu(form, 1.0), y[2], 1e-6) << ops->name;
+        }
     }
 }
 
@@ -137,35 +144,37 @@ TEST(Gelu, BackwardIsTheDerivative)
 {
     const int64_t n = 513;
     const Floats x = Random(n, 6, 8.0f), dout = Random(n, 7), before = Random(n, 8);
-    Doubles want;
-    const Doubles ones(1, 1.0);
-    for (size_t i = 0; i < x.size(); i++) {
-        want.push_back(NumericGradient(GeluAll, {x[i]}, {dout[i]})[0]);
+    for (shd_gelu_form form : kForms) {
+        Doubles want;
+        for (size_t i = 0; i < x.size(); i++) {
+            want.push_back(NumericGradient([&](const Doubles &v) { return GeluAll(form, v); },
+                                           {x[i]}, {dout[i]})[0]);
+        }
+        ExpectOp(
+            [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
+                Floats dx = Garbage(n);
+                ops->gelu_backward(ctx, dx.data(), dout.data(), x.data(), n, form, 0);
+                return dx;
+            },
+            want, 2e-6, "gelu_backward");
+        ExpectOp(
+            [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
+                Floats dx = dout;
+                ops->gelu_backward(ctx, dx.data(), dx.data(), x.data(), n, form, 0);
+                return dx;
+            },
+            want, 2e-6, "gelu_backward in place");
+        for (size_t i = 0; i < want.size(); i++) {
+            want[i] += before[i];
+        }
+        ExpectOp(
+            [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
+                Floats dx = before;
+                ops->gelu_backward(ctx, dx.data(), dout.data(), x.data(), n, form, 1);
+                return dx;
+            },
+            want, 2e-6, "gelu_backward acc");
     }
-    ExpectOp(
-        [&](const shd_ops *ops, const shd_opctx *ctx) {
-            Floats dx = Garbage(n);
-            ops->gelu_backward(ctx, dx.data(), dout.data(), x.data(), n, 0);
-            return dx;
-        },
-        want, 2e-6, "gelu_backward");
-    ExpectOp(
-        [&](const shd_ops *ops, const shd_opctx *ctx) {
-            Floats dx = dout;
-            ops->gelu_backward(ctx, dx.data(), dx.data(), x.data(), n, 0);
-            return dx;
-        },
-        want, 2e-6, "gelu_backward in place");
-    for (size_t i = 0; i < want.size(); i++) {
-        want[i] += before[i];
-    }
-    ExpectOp(
-        [&](const shd_ops *ops, const shd_opctx *ctx) {
-            Floats dx = before;
-            ops->gelu_backward(ctx, dx.data(), dout.data(), x.data(), n, 1);
-            return dx;
-        },
-        want, 2e-6, "gelu_backward acc");
 }
 
 /* Any part of a range, at any address, has the bits that it has in the whole. */
@@ -173,25 +182,34 @@ TEST(Elementwise, PositionDoesNotMatter)
 {
     const int64_t n = 2000;
     const Floats x = Random(n, 9, 4.0f), d = Random(n, 10);
-    const auto all = [&](const shd_ops *ops, int64_t begin, int64_t end) {
+    const auto all = [&](const char *isa, int64_t begin, int64_t end) {
         Context ctx(1);
+        const shd_compute_ops *ops = shd_compute_ops_cpu_named(isa, SHD_F32);
         const int64_t m = end - begin;
-        Floats f(static_cast<size_t>(m)), b(static_cast<size_t>(m)),
-            s(x.begin() + begin, x.begin() + end);
-        ops->gelu_forward(ctx.get(), f.data(), x.data() + begin, m);
-        ops->gelu_backward(ctx.get(), b.data(), d.data() + begin, x.data() + begin, m, 0);
-        ops->scale(ctx.get(), s.data(), 1.1f, m);
-        return std::vector<Floats>{f, b, s};
+        std::vector<Floats> out;
+        for (shd_gelu_form form : kForms) {
+            Floats f(static_cast<size_t>(m)), b(static_cast<size_t>(m));
+            ops->gelu_forward(ctx.get(), f.data(), x.data() + begin, m, form);
+            ops->gelu_backward(ctx.get(), b.data(), d.data() + begin, x.data() + begin, m, form, 0);
+            out.push_back(f);
+            out.push_back(b);
+        }
+        out.push_back(Floats(x.begin() + begin, x.begin() + end));
+        shd_ops_cpu_named(isa)->scale(ctx.get(), out.back().data(), 1.1f, m);
+        return out;
     };
-    for (const shd_ops *ops : Tables()) {
-        const std::vector<Floats> whole = all(ops, 0, n);
+    for (const char *isa : kIsas) {
+        if (shd_ops_cpu_named(isa) == nullptr) {
+            continue;
+        }
+        const std::vector<Floats> whole = all(isa, 0, n);
         for (int64_t begin : {0, 1, 5, 16, 333}) {
             for (int64_t m : {1, 3, 15, 16, 31, 100, 1500}) {
-                const std::vector<Floats> part = all(ops, begin, begin + m);
+                const std::vector<Floats> part = all(isa, begin, begin + m);
                 for (size_t op = 0; op < whole.size(); op++) {
                     const Floats same(whole[op].begin() + begin, whole[op].begin() + begin + m);
                     ASSERT_TRUE(SameBits(same, part[op]))
-                        << ops->name << " op " << op << " at " << begin << " of " << m;
+                        << isa << " op " << op << " at " << begin << " of " << m;
                 }
             }
         }
@@ -204,6 +222,12 @@ TEST(Dispatch, TablesAreNamedAndTheBestIsChosen)
     ASSERT_NE(nullptr, shd_ops_cpu_named("x86-64"));
     EXPECT_STREQ("cpu-x86-64", shd_ops_cpu_named("x86-64")->name);
     EXPECT_EQ(Tables().back(), shd_ops_cpu());
+    for (shd_dtype dtype : {SHD_F32, SHD_BF16, SHD_F16}) {
+        EXPECT_EQ(nullptr, shd_compute_ops_cpu_named("x86-64-v5", dtype));
+        EXPECT_EQ(ComputeTables(dtype).back(), shd_compute_ops_cpu(dtype));
+        EXPECT_EQ(dtype, shd_compute_ops_cpu(dtype)->dtype);
+    }
+    EXPECT_EQ(nullptr, shd_compute_ops_cpu(SHD_I32));
 }
 
 } // namespace

@@ -27,7 +27,7 @@ TEST(Embedding, Forward)
                 }
             }
             ExpectOp(
-                [&](const shd_ops *ops, const shd_opctx *ctx) {
+                [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
                     Floats out = Garbage(s.R * s.C);
                     ops->embedding_forward(ctx, out.data(), wte.data(), wpe.data(), ids.data(), s.R,
                                            s.T, s.C, pos0);
@@ -35,7 +35,7 @@ TEST(Embedding, Forward)
                 },
                 with, 0.0, "embedding_forward");
             ExpectOp(
-                [&](const shd_ops *ops, const shd_opctx *ctx) {
+                [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
                     Floats out = Garbage(s.R * s.C);
                     ops->embedding_forward(ctx, out.data(), wte.data(), nullptr, ids.data(), s.R,
                                            s.T, s.C, pos0);
@@ -66,11 +66,12 @@ TEST(Embedding, BackwardAddsRowsInOrder)
             }
             const Doubles want = ToDouble(Concat({dwte, dwpe}));
             ExpectOp(
-                [&](const shd_ops *ops, const shd_opctx *ctx) {
+                [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
                     Floats a = acc_wte ? te : Garbage(s.V * s.C),
                            b = acc_wpe ? pe : Garbage(s.P * s.C);
+                    std::vector<char> ws(ops->embedding_backward_ws(ctx, s.R, s.V));
                     ops->embedding_backward(ctx, a.data(), b.data(), dout.data(), ids.data(), s.R,
-                                            s.T, s.C, s.V, s.P, acc_wte, acc_wpe);
+                                            s.T, s.C, s.V, s.P, acc_wte, acc_wpe, ws.data());
                     return Concat({a, b});
                 },
                 want, 0.0, "embedding_backward");
@@ -83,10 +84,11 @@ TEST(Embedding, BackwardWithoutPositions)
     const std::vector<int32_t> ids = {1, 1, 0};
     const Floats dout = {1, 2, 3, 4, 5, 6};
     ExpectOp(
-        [&](const shd_ops *ops, const shd_opctx *ctx) {
+        [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
             Floats dwte = Garbage(6);
+            std::vector<char> ws(ops->embedding_backward_ws(ctx, 3, 3));
             ops->embedding_backward(ctx, dwte.data(), nullptr, dout.data(), ids.data(), 3, 3, 2, 3,
-                                    0, 0, 0);
+                                    0, 0, 0, ws.data());
             return dwte;
         },
         {5, 6, 4, 6, 0, 0}, 0.0, "embedding_backward without positions");

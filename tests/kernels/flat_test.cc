@@ -37,11 +37,12 @@ TEST(Flat, TreeSumHasTheBitsOfTheTree)
                 ExpectOp(
                     [&](const shd_ops *ops, const shd_opctx *ctx) {
                         Floats out = acc ? before : Garbage(n);
-                        std::vector<const float *> p;
+                        std::vector<const void *> p;
                         for (const Floats &x : in) {
                             p.push_back(x.data());
                         }
-                        ops->tree_sum(ctx, out.data(), p.data(), static_cast<int64_t>(V), n, acc);
+                        ops->tree_sum(ctx, out.data(), SHD_F32, p.data(), SHD_F32,
+                                      static_cast<int64_t>(V), n, acc);
                         return out;
                     },
                     want, 0.0, "tree_sum");
@@ -66,11 +67,12 @@ TEST(Flat, TreeSumOverOneOfItsInputs)
             ExpectOp(
                 [&](const shd_ops *ops, const shd_opctx *ctx) {
                     std::vector<Floats> copy = in;
-                    std::vector<const float *> p;
+                    std::vector<const void *> p;
                     for (const Floats &x : copy) {
                         p.push_back(x.data());
                     }
-                    ops->tree_sum(ctx, copy[over].data(), p.data(), static_cast<int64_t>(V), n, 0);
+                    ops->tree_sum(ctx, copy[over].data(), SHD_F32, p.data(), SHD_F32,
+                                  static_cast<int64_t>(V), n, 0);
                     return copy[over];
                 },
                 want, 0.0, "tree_sum in place");
@@ -86,8 +88,8 @@ TEST(Flat, TreeSumOfLargeBuffers)
     for (const shd_ops *ops : Tables()) {
         Context ctx(2);
         Floats out(static_cast<size_t>(n + 3), 7.0f);
-        const float *in[2] = {a.data() + 1, b.data()};
-        ops->tree_sum(ctx.get(), out.data() + 1, in, 2, n, 0);
+        const void *in[2] = {a.data() + 1, b.data()};
+        ops->tree_sum(ctx.get(), out.data() + 1, SHD_F32, in, SHD_F32, 2, n, 0);
         EXPECT_EQ(7.0f, out[0]);
         EXPECT_EQ(7.0f, out[static_cast<size_t>(n + 1)]);
         for (size_t i = 0; i < static_cast<size_t>(n); i++) {
@@ -105,7 +107,7 @@ TEST(Flat, BlockSumsqIsTheSameEverywhere)
         for (int nthreads : {1, 2, 3, 5}) {
             Context ctx(nthreads);
             std::vector<double> out(static_cast<size_t>(n / 256));
-            ops->block_sumsq(ctx.get(), out.data(), x.data(), n);
+            ops->block_sumsq(ctx.get(), out.data(), x.data(), SHD_F32, n);
             if (first.empty()) {
                 first = out;
             }

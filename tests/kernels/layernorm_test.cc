@@ -42,7 +42,7 @@ TEST(LayerNorm, Forward)
         const Floats w = Random(C, 2), b = Random(C, 3);
         const int64_t r = R, c = C;
         ExpectOp(
-            [&](const shd_ops *ops, const shd_opctx *ctx) {
+            [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
                 Floats out = Garbage(r * c), mean = Garbage(r), rstd = Garbage(r);
                 ops->layernorm_forward(ctx, out.data(), mean.data(), rstd.data(), x.data(),
                                        w.data(), b.data(), r, c, static_cast<float>(kEps));
@@ -57,9 +57,9 @@ TEST(LayerNorm, Forward)
     }
 }
 
-Floats Backward(const shd_ops *ops, const shd_opctx *ctx, const Floats &dout, const Floats &x,
-                const Floats &w, const Floats &b, int64_t R, int64_t C, int acc_dx, int acc_dw,
-                const Floats &dx0, const Floats &dw0, const Floats &db0)
+Floats Backward(const shd_compute_ops *ops, const shd_opctx *ctx, const Floats &dout,
+                const Floats &x, const Floats &w, const Floats &b, int64_t R, int64_t C, int acc_dx,
+                int acc_dw, const Floats &dx0, const Floats &dw0, const Floats &db0)
 {
     Floats out = Garbage(R * C), mean = Garbage(R), rstd = Garbage(R);
     ops->layernorm_forward(ctx, out.data(), mean.data(), rstd.data(), x.data(), w.data(), b.data(),
@@ -99,7 +99,7 @@ TEST(LayerNorm, BackwardIsTheDerivative)
                 }
             }
             ExpectOp(
-                [&](const shd_ops *ops, const shd_opctx *ctx) {
+                [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
                     return Backward(ops, ctx, dout, x, w, b, R, C, acc_dx, acc_dw, dx0, dw0, db0);
                 },
                 want, 5e-6, "layernorm_backward");
@@ -133,7 +133,7 @@ TEST(LayerNorm, BackwardOfManyRows)
         }
     }
     ExpectOp(
-        [&](const shd_ops *ops, const shd_opctx *ctx) {
+        [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
             return Backward(ops, ctx, dout, x, w, b, R, C, 0, 0, {}, {}, {});
         },
         Concat({dx, dw, db}), 1e-5, "layernorm_backward");

@@ -55,19 +55,19 @@ TEST(Linear, ForwardWithBiasAndResidual)
             for (int with : {0, 1, 2, 3}) {
                 const Floats &b = with & 1 ? bias : none, &r = with & 2 ? residual : none;
                 ExpectOp(
-                    [&](const shd_ops *ops, const shd_opctx *ctx) {
+                    [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
                         Floats out = Garbage(s.R * s.N);
                         ops->linear_forward(ctx, out.data(), x.data(), w.data(), Ptr(b), Ptr(r),
-                                            s.R, s.N, s.K, w_kn);
+                                            s.R, s.N, s.K, w_kn, nullptr);
                         return out;
                     },
                     Forward(x, w, b, r, s, w_kn), 2e-6, "linear_forward");
             }
             ExpectOp(
-                [&](const shd_ops *ops, const shd_opctx *ctx) {
+                [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
                     Floats out = residual;
                     ops->linear_forward(ctx, out.data(), x.data(), w.data(), bias.data(),
-                                        out.data(), s.R, s.N, s.K, w_kn);
+                                        out.data(), s.R, s.N, s.K, w_kn, nullptr);
                     return out;
                 },
                 Forward(x, w, bias, residual, s, w_kn), 2e-6, "linear_forward, residual in place");
@@ -93,10 +93,10 @@ TEST(Linear, BackwardInput)
                     }
                 }
                 ExpectOp(
-                    [&](const shd_ops *ops, const shd_opctx *ctx) {
+                    [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
                         Floats dx = acc ? before : Garbage(s.R * s.K);
                         ops->linear_backward_input(ctx, dx.data(), dout.data(), w.data(), s.R, s.N,
-                                                   s.K, w_kn, acc);
+                                                   s.K, w_kn, acc, nullptr);
                         return dx;
                     },
                     want, 2e-6, "linear_backward_input");
@@ -105,12 +105,13 @@ TEST(Linear, BackwardInput)
     }
 }
 
-Floats BackwardWeight(const shd_ops *ops, const shd_opctx *ctx, const Floats &dout, const Floats &x,
-                      const Shape &s, int w_kn, int acc, const Floats &before, bool with_bias)
+Floats BackwardWeight(const shd_compute_ops *ops, const shd_opctx *ctx, const Floats &dout,
+                      const Floats &x, const Shape &s, int w_kn, int acc, const Floats &before,
+                      bool with_bias)
 {
     Floats dw(before.begin(), before.begin() + s.N * s.K),
         db(before.begin() + s.N * s.K, before.end());
-    std::vector<char> ws(ops->linear_backward_weight_ws(ctx, s.R, s.N, s.K));
+    std::vector<char> ws(ops->linear_ws(ctx, s.R, s.N, s.K));
     ops->linear_backward_weight(ctx, dw.data(), with_bias ? db.data() : nullptr, dout.data(),
                                 x.data(), s.R, s.N, s.K, w_kn, acc, ws.data());
     return Concat({dw, db});
@@ -138,7 +139,7 @@ TEST(Linear, BackwardWeightAndBias)
                     }
                 }
                 ExpectOp(
-                    [&](const shd_ops *ops, const shd_opctx *ctx) {
+                    [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
                         return BackwardWeight(ops, ctx, dout, x, s, w_kn, acc, before, true);
                     },
                     want, 3e-6, "linear_backward_weight");
@@ -146,7 +147,8 @@ TEST(Linear, BackwardWeightAndBias)
         }
         /* Without a bias its place is left alone. */
         Context ctx(1);
-        const Floats got = BackwardWeight(shd_ops_cpu(), ctx.get(), dout, x, s, 0, 0, some, false);
+        const Floats got =
+            BackwardWeight(shd_compute_ops_cpu(SHD_F32), ctx.get(), dout, x, s, 0, 0, some, false);
         EXPECT_TRUE(SameBits(Floats(some.begin() + s.N * s.K, some.end()),
                              Floats(got.begin() + s.N * s.K, got.end())));
     }

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "daemon/base/pool.h"
-#include "kernels/ops.h"
+#include "kernels/compute_ops.h"
 
 namespace optest
 {
@@ -42,11 +42,24 @@ class Context
     shd_opctx ctx_;
 };
 
+constexpr const char *kIsas[] = {"x86-64", "x86-64-v3", "x86-64-v4"};
+
 inline std::vector<const shd_ops *> Tables()
 {
     std::vector<const shd_ops *> tables;
-    for (const char *name : {"x86-64", "x86-64-v3", "x86-64-v4"}) {
+    for (const char *name : kIsas) {
         if (const shd_ops *ops = shd_ops_cpu_named(name)) {
+            tables.push_back(ops);
+        }
+    }
+    return tables;
+}
+
+inline std::vector<const shd_compute_ops *> ComputeTables(shd_dtype dtype)
+{
+    std::vector<const shd_compute_ops *> tables;
+    for (const char *name : kIsas) {
+        if (const shd_compute_ops *ops = shd_compute_ops_cpu_named(name, dtype)) {
             tables.push_back(ops);
         }
     }
@@ -126,14 +139,14 @@ inline bool SameBits(const Floats &a, const Floats &b)
 }
 
 using OpRun = std::function<Floats(const shd_ops *, const shd_opctx *)>;
+using ComputeRun = std::function<Floats(const shd_compute_ops *, const shd_opctx *)>;
 
-/* Runs an op on every table with 1, 2, 3 and 5 threads: close to `want`, and the same bits whatever
- * the number of threads. */
-inline void ExpectOp(const OpRun &run, const Doubles &want, double tolerance,
-                     const std::string &what)
+template <class Run, class Table>
+void ExpectOpOnTables(const std::vector<const Table *> &tables, const Run &run, const Doubles &want,
+                      double tolerance, const std::string &what)
 {
     Context one(1);
-    for (const shd_ops *ops : Tables()) {
+    for (const Table *ops : tables) {
         const std::string name = what + " on " + ops->name;
         const Floats first = run(ops, one.get());
         ExpectClose(first, want, tolerance, name);
@@ -143,6 +156,21 @@ inline void ExpectOp(const OpRun &run, const Doubles &want, double tolerance,
                 << name << " with " << nthreads << " threads";
         }
     }
+}
+
+/* Runs an op on every table with 1, 2, 3 and 5 threads: close to `want`, and the same bits whatever
+ * the number of threads. */
+inline void ExpectOp(const OpRun &run, const Doubles &want, double tolerance,
+                     const std::string &what)
+{
+    ExpectOpOnTables(Tables(), run, want, tolerance, what);
+}
+
+/* The same for an op on fp32 activations. */
+inline void ExpectOp(const ComputeRun &run, const Doubles &want, double tolerance,
+                     const std::string &what)
+{
+    ExpectOpOnTables(ComputeTables(SHD_F32), run, want, tolerance, what);
 }
 
 /* d(weights · f(x)) / dx by central differences, in double. */

@@ -236,7 +236,7 @@ void CheckReduce(const shd_strategy &s, const std::vector<int64_t> &numel,
         shd_device *dev = shd_device_create_cpu(1, 0);
         std::vector<double> blocks(n / SHD_BLOCK);
         shd_device_ops(dev)->block_sumsq(shd_device_opctx(dev), blocks.data(), want.data(),
-                                         static_cast<int64_t>(n));
+                                         SHD_F32, static_cast<int64_t>(n));
         shd_device_free(dev);
         double in_order = 0, naive = 0;
         for (double block : blocks) {

@@ -28,7 +28,7 @@ template <class Graph> void Check(const std::vector<Param> &defs, const Graph &g
     graph(naive);
     for (int again = 0; again < 2; again++) {
         for (size_t i = 0; i < defs.size(); i++) {
-            std::copy(values[i].begin(), values[i].end(), taped.params[i].data);
+            std::copy(values[i].begin(), values[i].end(), Data(&taped.params[i]));
             taped.params[i].grad_defined = 0;
         }
         taped.loss = 0;
@@ -67,7 +67,7 @@ template <class Graph> void Check(const std::vector<Param> &defs, const Graph &g
             continue;
         }
         for (size_t k = 0; k < want.size(); k++) {
-            ASSERT_NEAR(want[k], static_cast<double>(taped.params[i].grad[k]),
+            ASSERT_NEAR(want[k], static_cast<double>(Grad(&taped.params[i])[k]),
                         1e-5 * largest + 1e-6)
                 << "parameter " << i << " element " << k;
         }
@@ -173,7 +173,7 @@ TEST(Gradient, CrossEntropyOfIgnoredRowsAloneIsZero)
     const std::vector<Param> defs = {{3, 4}, {11, 4}};
     Taped t(defs);
     for (size_t i = 0; i < 2; i++) {
-        std::fill(t.params[i].data, t.params[i].data + defs[i].numel(), 0.5f);
+        std::fill(Data(&t.params[i]), Data(&t.params[i]) + defs[i].numel(), 0.5f);
     }
     shd_tape_reset(t.tape, 1);
     shd_tensor *h = t.embedding(t.param(0), t.none(), ids, 3);
@@ -182,7 +182,7 @@ TEST(Gradient, CrossEntropyOfIgnoredRowsAloneIsZero)
     ASSERT_EQ(0, shd_tape_backward(t.tape, 0, nullptr));
     for (size_t i = 0; i < 2; i++) {
         for (int64_t k = 0; k < defs[i].numel(); k++) {
-            EXPECT_EQ(0.0f, t.params[i].grad[k]);
+            EXPECT_EQ(0.0f, Grad(&t.params[i])[k]);
         }
     }
     EXPECT_EQ(std::vector<float>(3, 0.0f), t.losses);

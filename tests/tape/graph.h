@@ -26,6 +26,16 @@ struct Param {
     }
 };
 
+inline float *Data(const shd_tensor *t)
+{
+    return static_cast<float *>(t->data);
+}
+
+inline float *Grad(const shd_tensor *t)
+{
+    return static_cast<float *>(t->grad);
+}
+
 inline std::vector<int32_t> Identity(int64_t n)
 {
     std::vector<int32_t> ids;
@@ -197,7 +207,7 @@ class Taped
         dev_ = shd_device_create_cpu(1, 0);
         shd_error err = {};
         EXPECT_EQ(0, shd_device_arena(dev_, extent, &arena, &err)) << err.message;
-        tape = shd_tape_create(dev_, arena);
+        tape = shd_tape_create(dev_, arena, SHD_F32);
         params.resize(defs.size());
         for (size_t i = 0; i < defs.size(); i++) {
             shd_tensor &t = params[i];
@@ -206,10 +216,11 @@ class Taped
             t.shape[0] = defs[i].rows;
             t.shape[1] = defs[i].cols;
             t.is_param = 1;
+            t.requires_grad = 1;
             t.refs = 1;
             t.data = Take(SHD_TAG_PARAMS, defs[i].numel());
             t.grad = Take(SHD_TAG_GRADS, defs[i].numel());
-            std::fill(t.grad, t.grad + defs[i].numel(), NAN); // must not be read
+            std::fill(Grad(&t), Grad(&t) + defs[i].numel(), NAN); // must not be read
         }
     }
     ~Taped()
@@ -233,7 +244,7 @@ class Taped
     T embedding(T wte, T wpe, const std::vector<int32_t> &ids, int64_t tokens)
     {
         return shd_tape_embedding(tape, wte, wpe, ids.data(), static_cast<int64_t>(ids.size()),
-                                  tokens);
+                                  tokens, 0);
     }
     T layernorm(T x, T w, T b, float eps)
     {
@@ -245,11 +256,17 @@ class Taped
     }
     T gelu(T x)
     {
-        return shd_tape_gelu(tape, x);
+        return shd_tape_gelu(tape, x, SHD_GELU_TANH);
     }
     T attention(T qkv, int64_t heads, int64_t tokens)
     {
-        return shd_tape_attention(tape, qkv, heads, tokens);
+        if (qkv == nullptr) {
+            return nullptr;
+        }
+        const int64_t D = qkv->shape[1] / 3 / heads;
+        const shd_attn_spec spec = {heads, heads, D, 0,
+                                    static_cast<float>(1 / std::sqrt(static_cast<double>(D)))};
+        return shd_tape_attention_packed(tape, qkv, &spec, tokens, nullptr);
     }
     void cross_entropy(T h, T w, const std::vector<int32_t> &targets)
     {
@@ -267,8 +284,8 @@ class Taped
             out->grad = Take(SHD_TAG_ACTIVATIONS, n);
         }
         for (int64_t i = 0; out->grad != nullptr && i < n; i++) {
-            out->grad[i] = static_cast<float>(Weight(i));
-            loss += Weight(i) * static_cast<double>(out->data[i]);
+            Grad(out)[i] = static_cast<float>(Weight(i));
+            loss += Weight(i) * static_cast<double>(Data(out)[i]);
         }
         out->grad_defined = 1;
     }
@@ -354,7 +371,7 @@ inline void Fill(Taped *t, const std::vector<Param> &defs)
 {
     const std::vector<std::vector<double>> values = Values(defs);
     for (size_t i = 0; i < defs.size(); i++) {
-        std::copy(values[i].begin(), values[i].end(), t->params[i].data);
+        std::copy(values[i].begin(), values[i].end(), Data(&t->params[i]));
         t->params[i].grad_defined = 0;
     }
 }

@@ -46,7 +46,7 @@ TEST(Memory, AResidualGradientIsHandedOverNotCopied)
     const int64_t mark = shd_tape_mark(t.tape);
     shd_tensor *y = t.linear(x, t.param(1), t.none(), r, 1);
     t.weigh(y);
-    const float *grad = y->grad;
+    const void *grad = y->grad;
     ASSERT_EQ(0, shd_tape_backward(t.tape, mark, nullptr));
     EXPECT_EQ(mark, shd_tape_mark(t.tape)) << "the nodes below stay";
     EXPECT_EQ(grad, r->grad);
@@ -66,7 +66,7 @@ TEST(Memory, GeluMakesItsGradientInPlace)
     const int64_t mark = shd_tape_mark(t.tape);
     shd_tensor *y = t.gelu(x);
     t.weigh(y);
-    const float *grad = y->grad;
+    const void *grad = y->grad;
     ASSERT_EQ(0, shd_tape_backward(t.tape, mark, nullptr));
     EXPECT_EQ(grad, x->grad);
 }
@@ -89,7 +89,7 @@ TEST(Memory, DroppedTensorsGoAndKeptOnesStay)
         EXPECT_EQ(record ? one : 0, t.Transient());
         t.drop(nullptr);
         t.drop(t.param(0));
-        EXPECT_NE(nullptr, t.params[0].data);
+        EXPECT_NE(nullptr, Data(&t.params[0]));
     }
     shd_tape_reset(t.tape, 0);
     EXPECT_EQ(0u, t.Transient());
@@ -188,14 +188,14 @@ TEST(Memory, FewerRowsNeverTakeMore)
         for (int64_t rows = 1; rows <= 2300; rows++) {
             shd_arena *arena = nullptr;
             ASSERT_EQ(0, shd_device_arena(dev, 0, &arena, nullptr));
-            shd_tape *tape = shd_tape_create(dev, arena);
+            shd_tape *tape = shd_tape_create(dev, arena, SHD_F32);
             shd_tape_reset(tape, 0);
             shd_tensor table = {};
             table.ndim = 2;
             table.shape[0] = vocab;
             table.shape[1] = 8;
-            table.is_param = 1;
-            shd_tensor *h = shd_tape_embedding(tape, &table, nullptr, nullptr, rows, rows);
+            table.is_param = table.requires_grad = 1;
+            shd_tensor *h = shd_tape_embedding(tape, &table, nullptr, nullptr, rows, rows, 0);
             shd_tape_cross_entropy(tape, h, &table, nullptr, nullptr);
             ASSERT_EQ(0, shd_tape_error(tape, nullptr));
             const uint64_t peak = shd_arena_total_peak(arena);
@@ -205,21 +205,32 @@ TEST(Memory, FewerRowsNeverTakeMore)
             shd_arena_free(arena);
         }
     }
-    const shd_ops *ops = shd_device_ops(dev);
     const shd_opctx *ctx = shd_device_opctx(dev);
-    size_t norm = 0, product = 0;
-    for (int64_t rows = 1; rows <= 2300; rows++) {
-        EXPECT_GE(ops->layernorm_backward_ws(ctx, rows, 24), norm) << rows;
-        norm = ops->layernorm_backward_ws(ctx, rows, 24);
-        EXPECT_GE(ops->linear_backward_weight_ws(ctx, rows, 24, 40), product) << rows;
-        product = ops->linear_backward_weight_ws(ctx, rows, 24, 40);
-    }
-    for (int backward : {0, 1}) {
-        size_t attention = 0;
-        for (int64_t tokens = 1; tokens <= 600; tokens++) {
-            const shd_attn_shape shape = {1, tokens, 2, 2, 24, 144, 144, 48, 1.0f};
-            EXPECT_GE(ops->attention_ws(ctx, &shape, backward), attention) << tokens;
-            attention = ops->attention_ws(ctx, &shape, backward);
+    for (shd_dtype dtype : {SHD_F32, SHD_BF16, SHD_F16}) {
+        const shd_compute_ops *ops = shd_device_compute_ops(dev, dtype);
+        const std::function<size_t(int64_t)> sizes[] = {
+            [&](int64_t n) { return ops->layernorm_backward_ws(ctx, n, 24); },
+            [&](int64_t n) { return ops->rmsnorm_backward_ws(ctx, n, 24); },
+            [&](int64_t n) { return ops->embedding_backward_ws(ctx, n, 100); },
+            [&](int64_t n) { return ops->linear_ws(ctx, n, 24, 40); },
+        };
+        for (const auto &size : sizes) {
+            for (int64_t rows = 1; rows <= 2300; rows++) {
+                EXPECT_GE(size(rows + 1), size(rows)) << rows;
+            }
+        }
+        for (int backward : {0, 1}) {
+            for (int64_t window : {0, 50}) {
+                size_t attention = 0;
+                for (int64_t tokens = 1; tokens <= 600; tokens++) {
+                    shd_attn_shape shape = {};
+                    shape.B = 1, shape.T = tokens, shape.H = shape.KVH = 2, shape.D = 24;
+                    shape.q_stride = shape.kv_stride = 144, shape.out_stride = 48;
+                    shape.window = window;
+                    EXPECT_GE(ops->attention_ws(ctx, &shape, backward), attention) << tokens;
+                    attention = ops->attention_ws(ctx, &shape, backward);
+                }
+            }
         }
     }
     shd_device_free(dev);

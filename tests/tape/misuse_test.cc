@@ -136,7 +136,7 @@ TEST_F(Misuse, RowsOutsideOrWhileRecording)
     x_ = t_.embedding(t_.param(0), t_.none(), kFour, 4);
     shd_tensor *last = shd_tape_rows(t_.tape, x_, 3, 1);
     ASSERT_NE(nullptr, last);
-    EXPECT_EQ(0, std::memcmp(last->data, t_.params[0].data + 3 * 6, 6 * sizeof(float)));
+    EXPECT_EQ(0, std::memcmp(last->data, Data(&t_.params[0]) + 3 * 6, 6 * sizeof(float)));
 }
 
 TEST_F(Misuse, BackwardFromATensorWithoutGradient)
@@ -148,7 +148,7 @@ TEST_F(Misuse, BackwardFromATensorWithoutGradient)
 
 TEST_F(Misuse, BackwardIntoAParameterWithoutGradientMemory)
 {
-    float *kept = t_.params[0].grad;
+    void *kept = t_.params[0].grad;
     t_.params[0].grad = nullptr;
     t_.weigh(x_);
     EXPECT_EQ(SHD_EINTERNAL, shd_tape_backward(t_.tape, 0, nullptr));
