@@ -31,13 +31,13 @@ enum {
 
 static int gpt2_check(const shd_model_config *c, shd_error *err)
 {
-    if (c->n_kv_head != c->n_head) {
-        return shd_fail(err, SHD_EINVAL, "model: n_kv_head %lld: gpt2 has as many as n_head, %lld",
-                        (long long)c->n_kv_head, (long long)c->n_head);
-    }
     if (c->d_model % c->n_head != 0) {
         return shd_fail(err, SHD_EINVAL, "model: d_model %lld is not a multiple of n_head %lld",
                         (long long)c->d_model, (long long)c->n_head);
+    }
+    if (c->n_kv_head != c->n_head) {
+        return shd_fail(err, SHD_EINVAL, "model: n_kv_head %lld: gpt2 has as many as n_head, %lld",
+                        (long long)c->n_kv_head, (long long)c->n_head);
     }
     if (c->head_dim * c->n_head != c->d_model) {
         return shd_fail(err, SHD_EINVAL, "model: head_dim %lld: gpt2 has d_model / n_head, %lld",
@@ -84,81 +84,77 @@ static void gpt2_build(shd_model *m)
     m->n_segments = (uint32_t)L + 2;
 }
 
-static uint32_t gpt2_segment_units(const shd_model *m, uint32_t segment, uint32_t units[2],
-                                   int *backward_needs_params)
+/* residual + dropout(x · w + b); x is dropped. */
+static shd_tensor *branch(shd_tape *tape, const shd_model_input *in, int64_t layer, int site,
+                          shd_tensor *x, shd_tensor *w, shd_tensor *b, shd_tensor *residual)
 {
-    units[0] = segment == m->n_segments - 1 && m->config.tied ? FIRST_UNIT : segment;
-    *backward_needs_params = segment != 0;
-    return 1;
+    const shd_dropout drop = shd_model_dropout_at(in, layer, site);
+    shd_tensor *out = NULL;
+    if (drop.p > 0) {
+        shd_tensor *y = shd_tape_linear(tape, x, w, b, NULL, 1);
+        out = shd_tape_dropout(tape, y, residual, in->tokens, &drop);
+        shd_tape_drop(tape, y);
+    } else {
+        out = shd_tape_linear(tape, x, w, b, residual, 1);
+    }
+    shd_tape_drop(tape, x);
+    return out;
 }
 
 static shd_tensor *block(const shd_model *m, shd_tape *tape, shd_tensor *const *p,
-                         const shd_model_input *in, shd_tensor *x)
+                         const shd_model_input *in, int64_t layer, shd_tensor *x)
 {
     const float eps = m->config.norm_eps;
-    const int64_t D = m->config.d_model / m->config.n_head;
-    const shd_attn_spec spec = {.heads = m->config.n_head,
-                                .kv_heads = m->config.n_head,
-                                .head_dim = D,
-                                .scale = (float)(1.0 / sqrt((double)D))};
+    const shd_gelu_form form = m->config.activation == SHD_ACT_GELU ? SHD_GELU_ERF : SHD_GELU_TANH;
     shd_tensor *h1 = shd_tape_layernorm(tape, x, p[LN1_W], p[LN1_B], eps);
     shd_tensor *qkv = shd_tape_linear(tape, h1, p[ATTN_W], p[ATTN_B], NULL, 1);
     shd_tape_drop(tape, h1);
-    shd_tensor *att = shd_tape_attention_packed(tape, qkv, &spec, in->tokens, NULL);
+    shd_tensor *att = shd_model_attention(m, tape, in, layer, qkv, NULL, NULL);
     shd_tape_drop(tape, qkv);
-    shd_tensor *mid = shd_tape_linear(tape, att, p[PROJ_W], p[PROJ_B], x, 1);
-    shd_tape_drop(tape, att);
+    shd_tensor *mid = branch(tape, in, layer, SHD_SITE_ATTENTION_OUT, att, p[PROJ_W], p[PROJ_B], x);
     shd_tape_drop(tape, x);
     shd_tensor *h2 = shd_tape_layernorm(tape, mid, p[LN2_W], p[LN2_B], eps);
     shd_tensor *fc = shd_tape_linear(tape, h2, p[FC_W], p[FC_B], NULL, 1);
     shd_tape_drop(tape, h2);
-    shd_tensor *act = shd_tape_gelu(tape, fc, SHD_GELU_TANH);
+    shd_tensor *act = shd_tape_gelu(tape, fc, form);
     shd_tape_drop(tape, fc);
-    shd_tensor *out = shd_tape_linear(tape, act, p[OUT_W], p[OUT_B], mid, 1);
-    shd_tape_drop(tape, act);
+    shd_tensor *out = branch(tape, in, layer, SHD_SITE_MLP_OUT, act, p[OUT_W], p[OUT_B], mid);
     shd_tape_drop(tape, mid);
     return out;
 }
 
-/* logits = ln_f(x) · wᵀ, w the token table when tied. */
-static shd_tensor *head(const shd_model *m, shd_tape *tape, shd_tensor *const *p,
-                        const shd_model_input *in, shd_tensor *x)
+static shd_tensor *embedding(shd_tape *tape, shd_tensor *const *p, const shd_model_input *in)
 {
-    if (in->targets == NULL) {
-        shd_tensor *last = shd_tape_rows(tape, x, in->sequences * in->tokens - 1, 1);
+    shd_tensor *x = shd_tape_embedding(tape, p[WTE], p[WPE], in->ids, in->sequences * in->tokens,
+                                       in->tokens, shd_model_first_position(in));
+    const shd_dropout drop = shd_model_dropout_at(in, 0, SHD_SITE_EMBEDDING);
+    if (drop.p > 0) {
+        shd_tensor *kept = shd_tape_dropout(tape, x, NULL, in->tokens, &drop);
         shd_tape_drop(tape, x);
-        x = last;
+        return kept;
     }
-    shd_tensor *h = shd_tape_layernorm(tape, x, p[LNF_W], p[LNF_B], m->config.norm_eps);
-    shd_tape_drop(tape, x);
-    shd_tensor *w = p[m->config.tied ? WTE : m->n_params - 1];
-    shd_tensor *logits = NULL;
-    if (in->targets == NULL) {
-        logits = shd_tape_logits(tape, h, w);
-    } else {
-        shd_tape_cross_entropy(tape, h, w, in->targets, in->losses);
-    }
-    shd_tape_drop(tape, h);
-    return logits;
+    return x;
 }
 
 static void gpt2_forward(const shd_model *m, uint32_t segment, shd_tape *tape,
                          shd_tensor *const *params, const shd_model_input *in, shd_tensor **x)
 {
     if (segment == 0) {
-        *x = shd_tape_embedding(tape, params[WTE], params[WPE], in->ids, in->sequences * in->tokens,
-                                in->tokens, 0);
+        *x = embedding(tape, params, in);
     } else if (segment == m->n_segments - 1) {
-        *x = head(m, tape, params, in, *x);
+        shd_tensor *last = shd_model_wanted_rows(tape, in, *x);
+        shd_tensor *h =
+            shd_tape_layernorm(tape, last, params[LNF_W], params[LNF_B], m->config.norm_eps);
+        shd_tape_drop(tape, last);
+        *x = shd_model_head(tape, in, h, params[m->config.tied ? WTE : m->n_params - 1]);
     } else {
-        *x = block(m, tape, params + FIRST_BLOCK + (segment - 1) * BLOCK_PARAMS, in, *x);
+        const int64_t layer = segment - 1;
+        *x = block(m, tape, params + FIRST_BLOCK + layer * BLOCK_PARAMS, in, layer, *x);
     }
 }
 
 const shd_arch_ops shd_arch_gpt2 = {
-    .name = "gpt2",
     .check = gpt2_check,
     .build = gpt2_build,
-    .segment_units = gpt2_segment_units,
     .forward = gpt2_forward,
 };

@@ -9,15 +9,15 @@
 #include "daemon/base/mem.h"
 #include "daemon/model/model_internal.h"
 
-static const shd_arch_ops *const archs[] = {[SHD_ARCH_GPT2] = &shd_arch_gpt2};
-
 static const struct {
     const char *name;
-    int64_t n_layer, n_head, d_model, context, vocab;
-} presets[] = {
-    {"gpt-byte-1m", 4, 4, 128, 256, 256},      {"gpt-byte-10m", 6, 6, 384, 256, 256},
-    {"gpt2", 12, 12, 768, 1024, 50257},        {"gpt2-medium", 24, 16, 1024, 1024, 50257},
-    {"gpt2-large", 36, 20, 1280, 1024, 50257}, {"gpt2-xl", 48, 25, 1600, 1024, 50257},
+    const shd_arch_ops *ops;
+} archs[] = {
+    [SHD_ARCH_GPT2] = {"gpt2", &shd_arch_gpt2},
+    [SHD_ARCH_LLAMA] = {"llama", &shd_arch_llama},
+    [SHD_ARCH_MISTRAL] = {"mistral", &shd_arch_llama},
+    [SHD_ARCH_QWEN2] = {"qwen2", &shd_arch_llama},
+    [SHD_ARCH_QWEN3] = {"qwen3", &shd_arch_llama},
 };
 
 shd_model_config shd_model_config_gpt2(int64_t n_layer, int64_t n_head, int64_t d_model,
@@ -65,28 +65,9 @@ shd_model_config shd_model_config_llama(int64_t n_layer, int64_t n_head, int64_t
     };
 }
 
-const char *shd_model_presets(void)
-{
-    return "gpt-byte-1m, gpt-byte-10m, gpt2, gpt2-medium, gpt2-large, gpt2-xl";
-}
-
-int shd_model_preset(const char *name, shd_model_config *out, shd_error *err)
-{
-    for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++) {
-        if (strcmp(presets[i].name, name) == 0) {
-            *out = shd_model_config_gpt2(presets[i].n_layer, presets[i].n_head, presets[i].d_model,
-                                         presets[i].context, presets[i].vocab);
-            return 0;
-        }
-    }
-    return shd_fail(err, SHD_ENOTFOUND, "--model '%s' is not a preset; choose one of %s", name,
-                    shd_model_presets());
-}
-
 const char *shd_arch_name(shd_arch arch)
 {
-    static const char *const names[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
-    return names[arch];
+    return archs[arch].name;
 }
 
 static int check_size(const char *what, int64_t value, int64_t most, shd_error *err)
@@ -98,15 +79,16 @@ static int check_size(const char *what, int64_t value, int64_t most, shd_error *
     return 0;
 }
 
-static int check(const shd_model_config *c, shd_error *err)
+int shd_model_check(const shd_model_config *c, shd_error *err)
 {
     SHD_TRY(check_size("n_layer", c->n_layer, SHD_MODEL_MAX_LAYERS, err));
-    SHD_TRY(check_size("n_head", c->n_head, 1024, err));
-    SHD_TRY(check_size("n_kv_head", c->n_kv_head, 1024, err));
-    SHD_TRY(check_size("d_model", c->d_model, 1 << 20, err));
-    SHD_TRY(check_size("context", c->context, 1 << 24, err));
-    SHD_TRY(check_size("vocab", c->vocab, 1 << 24, err));
-    SHD_TRY(check_size("d_ff", c->d_ff, 1 << 22, err));
+    SHD_TRY(check_size("n_head", c->n_head, SHD_MODEL_MAX_HEADS, err));
+    SHD_TRY(check_size("n_kv_head", c->n_kv_head, SHD_MODEL_MAX_HEADS, err));
+    SHD_TRY(check_size("head_dim", c->head_dim, SHD_MODEL_MAX_HEAD_DIM, err));
+    SHD_TRY(check_size("d_model", c->d_model, SHD_MODEL_MAX_WIDTH, err));
+    SHD_TRY(check_size("context", c->context, SHD_MODEL_MAX_CONTEXT, err));
+    SHD_TRY(check_size("vocab", c->vocab, SHD_MODEL_MAX_VOCAB, err));
+    SHD_TRY(check_size("d_ff", c->d_ff, SHD_MODEL_MAX_INNER, err));
     if (!(c->norm_eps > 0.0f) || c->norm_eps > 1.0f) {
         return shd_fail(err, SHD_EINVAL, "model: norm_eps %g must be above 0 and at most 1",
                         (double)c->norm_eps);
@@ -115,14 +97,13 @@ static int check(const shd_model_config *c, shd_error *err)
         return shd_fail(err, SHD_EINVAL, "model: init_range %g must be 0 to 1",
                         (double)c->init_range);
     }
-    return 0;
+    return archs[c->arch].ops->check(c, err);
 }
 
 int shd_model_create(const shd_model_config *config, shd_model **out, shd_error *err)
 {
-    const shd_arch_ops *ops = archs[config->arch];
-    SHD_TRY(check(config, err));
-    SHD_TRY(ops->check(config, err));
+    SHD_TRY(shd_model_check(config, err));
+    const shd_arch_ops *ops = archs[config->arch].ops;
     shd_model *model = shd_calloc(1, sizeof *model);
     model->config = *config;
     model->ops = ops;
@@ -135,6 +116,7 @@ void shd_model_free(shd_model *model)
 {
     if (model != NULL) {
         free(model->params);
+        free(model->inv_freq);
         free(model);
     }
 }
@@ -194,7 +176,9 @@ int64_t shd_model_kv_width(const shd_model *model)
 uint32_t shd_model_segment_units(const shd_model *model, uint32_t segment, uint32_t units[2],
                                  int *backward_needs_params)
 {
-    return model->ops->segment_units(model, segment, units, backward_needs_params);
+    units[0] = model->config.tied && segment == model->n_segments - 1 ? 0 : segment;
+    *backward_needs_params = segment != 0; /* looking up needs none */
+    return 1;
 }
 
 void shd_model_forward(const shd_model *model, uint32_t segment, shd_tape *tape,

@@ -12,7 +12,15 @@
 extern "C" {
 #endif
 
-enum { SHD_MODEL_MAX_LAYERS = 1024 };
+enum {
+    SHD_MODEL_MAX_LAYERS = 1024,
+    SHD_MODEL_MAX_HEADS = 1024,
+    SHD_MODEL_MAX_HEAD_DIM = 1 << 16,
+    SHD_MODEL_MAX_WIDTH = 1 << 20,
+    SHD_MODEL_MAX_INNER = 1 << 22,
+    SHD_MODEL_MAX_CONTEXT = 1 << 24,
+    SHD_MODEL_MAX_VOCAB = 1 << 24,
+};
 
 /* The model_type of Hugging Face configurations. */
 typedef enum shd_arch {
@@ -101,7 +109,7 @@ typedef struct shd_model_input {
     shd_model_dropout dropout;
     /* [n_layer] keys and values of the tokens so far, for generation: 1 sequence, no targets, and
      * the tokens follow those held; shd_model_kv_width elements a token. NULL: none. */
-    const struct shd_kv_cache *cache;
+    const shd_kv_cache *cache;
 } shd_model_input;
 
 typedef struct shd_model shd_model;
@@ -112,6 +120,8 @@ int shd_model_preset(const char *name, shd_model_config *out, shd_error *err);
 const char *shd_model_presets(void);
 
 /* SHD_EINVAL names the value that is out of range or does not divide. */
+int shd_model_check(const shd_model_config *config, shd_error *err);
+/* Refuses what shd_model_check does. */
 int shd_model_create(const shd_model_config *config, shd_model **out, shd_error *err);
 void shd_model_free(shd_model *model); /* NULL is fine */
 

@@ -80,7 +80,10 @@ void File::parse(const std::string &bytes)
             }
             break;
         }
-        if (key == "tensor") {
+        if (key == "text") {
+            words >> key >> std::ws;
+            std::getline(words, texts_[key]);
+        } else if (key == "tensor") {
             Entry entry;
             size_t ndim = 0;
             words >> entry.name >> entry.type >> ndim;
@@ -143,6 +146,20 @@ int64_t File::integer(const std::string &key) const
         fail(key + " is not a whole number");
     }
     return static_cast<int64_t>(value);
+}
+
+const std::string &File::text(const std::string &key) const
+{
+    const auto found = texts_.find(key);
+    if (found == texts_.end()) {
+        fail("no text " + key);
+    }
+    return found->second;
+}
+
+bool File::has(const std::string &tensor) const
+{
+    return tensors_.count(tensor) > 0;
 }
 
 const Tensor &File::tensor(const std::string &name) const

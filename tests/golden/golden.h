@@ -28,7 +28,9 @@ class File
 
     double number(const std::string &key) const;
     int64_t integer(const std::string &key) const;
+    const std::string &text(const std::string &key) const;
 
+    bool has(const std::string &tensor) const;
     const Tensor &tensor(const std::string &name) const;
     const std::vector<float> &f32(const std::string &name) const;
     const std::vector<double> &f64(const std::string &name) const;
@@ -43,6 +45,7 @@ class File
 
     std::string path_;
     std::map<std::string, double> numbers_;
+    std::map<std::string, std::string> texts_;
     std::vector<std::string> order_;
     std::map<std::string, Tensor> tensors_;
 };

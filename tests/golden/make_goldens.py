@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the golden files of this folder: what PyTorch computes for small GPT-2 models, in fp32 on the CPU.
+"""Writes the golden files of this folder: what PyTorch computes for small models, on the CPU.
 
-usage: make_goldens.py [FOLDER]    (default: where this script is; needs torch and transformers)
+usage: make_goldens.py [FOLDER [NAME...]]    (default: where this script is, all; needs torch and transformers)
 
 README.md describes the contents and the format. Each run is also made in fp64, to print how far fp32 is from it.
 """
 
+import json
 import math
 import os
 import struct
@@ -13,7 +14,9 @@ import sys
 
 import torch
 import torch.nn.functional as F
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config,
+)
 
 BATCH = 4
 STEPS = 20
@@ -29,12 +32,52 @@ HYPER = {
     "weight_decay": 0.1,
     "clip": 1.0,
 }
-# name: n_layer, n_head, n_embd, n_positions, vocab, sequence length, share of ignored targets
+
+
+def gpt2(n_layer, n_head, n_embd, n_positions, vocab, **more):
+    fields = {
+        "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "bos_token_id": 0,
+        "eos_token_id": 0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+    }
+    fields.update(more)
+    return GPT2Config(
+        vocab_size=vocab, n_positions=n_positions, n_embd=n_embd, n_layer=n_layer, n_head=n_head, **fields)
+
+
+def llama(kind, layers, heads, key_heads, width, inner, context, vocab, **more):
+    return kind(
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=key_heads, hidden_size=width,
+        intermediate_size=inner, max_position_embeddings=context, vocab_size=vocab, bos_token_id=0, eos_token_id=0,
+        attention_dropout=0.0, **more)
+
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+# name: configuration, sequence length, share of ignored targets
 CONFIGS = {
-    "a": (3, 5, 40, 37, 61, 37, 0.15),
-    "b": (2, 2, 24, 19, 97, 13, 0.0),
-    "c": (1, 3, 33, 29, 256, 29, 0.0),
+    "gpt2_a": (gpt2(3, 5, 40, 37, 61), 37, 0.15),
+    "gpt2_b": (gpt2(2, 2, 24, 19, 97), 13, 0.0),
+    "gpt2_c": (gpt2(1, 3, 33, 29, 256), 29, 0.0),
+    "gpt2_d": (gpt2(2, 3, 21, 23, 53, tie_word_embeddings=False, activation_function="gelu", n_inner=50,
+                    scale_attn_by_inverse_layer_idx=True, layer_norm_epsilon=1e-3), 19, 0.0),
+    "gpt2_e": (gpt2(2, 2, 18, 23, 59, scale_attn_weights=False, n_inner=31), 23, 0.1),
+    "llama_a": (llama(LlamaConfig, 2, 4, 4, 24, 41, 29, 61, rms_norm_eps=1e-5), 13, 0.0),
+    "llama_b": (llama(LlamaConfig, 2, 4, 1, 28, 37, 64, 59, head_dim=10, attention_bias=True, mlp_bias=True,
+                      rope_parameters=dict(LLAMA3)), 47, 0.15),
+    "llama_c": (llama(LlamaConfig, 2, 6, 3, 24, 35, 40, 67, tie_word_embeddings=True,
+                      rope_parameters={"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0}), 31, 0.0),
+    "smollm2": (llama(LlamaConfig, 2, 3, 1, 18, 49, 64, 71, tie_word_embeddings=True, rms_norm_eps=1e-5,
+                      rope_parameters={"rope_type": "default", "rope_theta": 100000.0}), 21, 0.0),
+    "mistral": (llama(MistralConfig, 2, 4, 2, 24, 43, 64, 61, sliding_window=5, rms_norm_eps=1e-5), 17, 0.1),
+    "qwen2": (llama(Qwen2Config, 3, 4, 1, 24, 33, 64, 53, tie_word_embeddings=True, use_sliding_window=True,
+                    sliding_window=4, max_window_layers=1), 19, 0.0),
+    "qwen2_b": (llama(Qwen2Config, 1, 6, 3, 24, 39, 64, 57, tie_word_embeddings=False), 11, 0.0),
+    "qwen3": (llama(Qwen3Config, 2, 4, 2, 24, 39, 64, 61, head_dim=8, tie_word_embeddings=True), 17, 0.0),
+    "qwen3_b": (llama(Qwen3Config, 2, 3, 3, 21, 31, 64, 47, head_dim=12, tie_word_embeddings=False,
+                      attention_bias=True), 15, 0.1),
 }
+# Files that hold the final parameters too.
+WITH_FINAL = ("gpt2_b", "gpt2_c", "llama_a", "qwen3")
 
 
 def learning_rate(step):
@@ -46,16 +89,9 @@ def learning_rate(step):
     return low + (lr - low) * 0.5 * (1 + math.cos(math.pi * x))
 
 
-def make_model(name, seed):
-    n_layer, n_head, n_embd, n_positions, vocab, _, _ = CONFIGS[name]
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=vocab, n_positions=n_positions, n_embd=n_embd, n_layer=n_layer, n_head=n_head,
-            activation_function="gelu_new", layer_norm_epsilon=1e-5, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            tie_word_embeddings=True, attn_implementation="eager", use_cache=False, bos_token_id=0, eos_token_id=0,
-        )
-    )
-    assert model.lm_head.weight is model.transformer.wte.weight
+def make_model(config, seed):
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    model.train()  # no configuration here has dropout
     # Nothing is left at 0 or 1, where a missing term would not show.
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -70,8 +106,7 @@ def make_model(name, seed):
     return model
 
 
-def make_batches(name, seed):
-    _, _, _, _, vocab, length, ignored = CONFIGS[name]
+def make_batches(vocab, length, ignored, seed):
     generator = torch.Generator().manual_seed(seed)
     # Skewed ids, so that some rows of the embedding are hit often and some never.
     uniform = torch.rand((STEPS, BATCH, length + 1), generator=generator)
@@ -117,13 +152,15 @@ def furthest(values, exact):
             width = tensor.numel() // 3
             return torch.cat([tensor[:width], tensor[2 * width:]])
         return tensor
-    return max(((part(n, values[n]) - part(n, e)).norm() / part(n, e).norm()).item() for n, e in exact.items())
+    return max(((part(n, values[n]) - part(n, e)).norm() / part(n, e).norm()).item()
+               for n, e in exact.items() if not n.endswith("k_proj.bias"))
 
 
-def write(path, fields, tensors):
+def write(path, fields, tensors, texts={}):
     codes = {torch.float32: "f32", torch.float64: "f64", torch.int32: "i32"}
     lines, blobs, offset = ["shardd golden 1"], [], 0
     lines += ["%s %s" % (key, repr(value)) for key, value in fields.items()]
+    lines += ["text %s %s" % (key, value) for key, value in texts.items()]
     for name, tensor in tensors.items():
         blob = tensor.detach().contiguous().numpy().tobytes()
         blob += bytes(-len(blob) % 8)
@@ -138,15 +175,22 @@ def write(path, fields, tensors):
             out.write(blob)
 
 
+def config_text(config):
+    """config.json as save_pretrained writes it, in one line."""
+    return json.dumps(json.loads(config.to_json_string()))
+
+
 def make(name, folder):
-    n_layer, n_head, n_embd, n_positions, vocab, length, _ = CONFIGS[name]
-    seed = ord(name)
-    model = make_model(name, seed)
-    tokens, targets = make_batches(name, seed + 1000)
+    config, length, ignored = CONFIGS[name]
+    seed = ord(name[-1]) if name.startswith("gpt2") else sum(map(ord, name))
+    model = make_model(config, seed)
+    tokens, targets = make_batches(config.vocab_size, length, ignored, seed + 1000)
     initial = {n: p.detach().clone() for n, p in model.named_parameters()}
+    with torch.no_grad():
+        logits = model(input_ids=tokens[0, :1]).logits[0]
     gradients, losses, norms, rates = train(model, tokens, targets)
 
-    exact = make_model(name, seed).double()
+    exact = make_model(config, seed).double()
     exact_gradients, exact_losses, _, _ = train(exact, tokens, targets)
     final = {n: p.detach() for n, p in model.named_parameters()}
     print("%s: %d parameters, loss %.4f to %.4f, norm %.2f to %.2f" % (
@@ -155,16 +199,96 @@ def make(name, folder):
         furthest(gradients, exact_gradients), max(abs(a - b) / b for a, b in zip(losses, exact_losses)),
         furthest(final, {n: p.detach() for n, p in exact.named_parameters()})))
 
-    fields = {"n_layer": n_layer, "n_head": n_head, "n_embd": n_embd, "n_positions": n_positions, "vocab": vocab,
-              "batch": BATCH, "length": length, "layer_norm_eps": 1e-5}
+    fields = {"batch": BATCH, "length": length}
     fields.update(HYPER)
-    tensors = {"tokens": tokens.to(torch.int32), "targets": targets.to(torch.int32)}
+    tensors = {"tokens": tokens.to(torch.int32), "targets": targets.to(torch.int32), "logits": logits}
     tensors.update({"loss": torch.tensor(losses, dtype=torch.float64),
                     "grad_norm": torch.tensor(norms, dtype=torch.float64),
                     "lr": torch.tensor(rates, dtype=torch.float64)})
-    for prefix, values in (("init", initial), ("grad", gradients), ("final", final)):
+    parts = [("init", initial), ("grad", gradients)] + [("final", final)] * (name in WITH_FINAL)
+    for prefix, values in parts:
         tensors.update({"%s/%s" % (prefix, n): t for n, t in values.items()})
-    write(os.path.join(folder, "gpt2_%s.golden" % name), fields, tensors)
+    write(os.path.join(folder, "%s.golden" % name), fields, tensors, {"config": config_text(config)})
+
+
+# ---- mixed precision: curves of many steps ----
+
+MIXED_STEPS = 100
+MIXED_BATCHES = 10
+MIXED_LENGTH = 24
+MIXED = {
+    "mixed_gpt2": gpt2(2, 4, 32, 24, 64),
+    "mixed_llama": llama(LlamaConfig, 2, 4, 2, 32, 48, 24, 64, tie_word_embeddings=True),
+}
+
+
+def make_learnable(vocab, seed):
+    """Batches that are used in turn: a walk whose next token mostly follows from the last."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (MIXED_BATCHES, BATCH, MIXED_LENGTH + 1)
+    ids = torch.randint(0, vocab, shape, generator=generator)
+    follows = torch.rand(shape, generator=generator) < 0.8
+    for i in range(1, MIXED_LENGTH + 1):
+        ids[:, :, i] = torch.where(follows[:, :, i], (ids[:, :, i - 1] * 5 + 3) % vocab, ids[:, :, i])
+    return ids[:, :, :-1].contiguous(), ids[:, :, 1:].contiguous()
+
+
+def train_mixed(config, seed, tokens, targets, dtype):
+    """FSDP's mixed precision (param_dtype = dtype, reduce_dtype = fp32) as two ranks do it: the parameters are rounded
+    from an fp32 master before each step, forward and backward run in dtype, the gradients of the ranks are added in
+    fp32, clipping and AdamW work on the master."""
+    master, model = make_model(config, seed), make_model(config, seed).to(dtype)
+    shadow = dict(model.named_parameters())
+    decay = [p for p in master.parameters() if p.ndim >= 2]
+    others = [p for p in master.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": decay, "weight_decay": HYPER["weight_decay"]}, {"params": others, "weight_decay": 0.0}],
+        lr=HYPER["lr"], betas=(HYPER["beta1"], HYPER["beta2"]), eps=HYPER["eps"], foreach=False, fused=False,
+    )
+    losses = []
+    for step in range(MIXED_STEPS):
+        total = 0.0
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for n, p in master.named_parameters():
+                shadow[n].copy_(p)
+        for half in (slice(0, BATCH // 2), slice(BATCH // 2, BATCH)):
+            ids, want = tokens[step % MIXED_BATCHES, half], targets[step % MIXED_BATCHES, half]
+            model.zero_grad()
+            logits = model(input_ids=ids).logits
+            loss = F.cross_entropy(logits.float().flatten(0, 1), want.flatten(), reduction="sum")
+            loss = loss / (BATCH * MIXED_LENGTH)
+            loss.backward()
+            total += loss.item()
+            for n, p in master.named_parameters():
+                gradient = shadow[n].grad.float()
+                p.grad = gradient if p.grad is None else p.grad + gradient
+        torch.nn.utils.clip_grad_norm_(master.parameters(), HYPER["clip"], foreach=False)
+        rate = HYPER["lr"] * min(1.0, (step + 1) / HYPER["warmup"])
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        losses.append(total)
+    return losses
+
+
+def make_mixed(name, folder):
+    config = MIXED[name]
+    seed = sum(map(ord, name))
+    tokens, targets = make_learnable(config.vocab_size, seed + 1000)
+    initial = {n: p.detach().clone() for n, p in make_model(config, seed).named_parameters()}
+    curves = {"loss/" + n: train_mixed(config, seed, tokens, targets, d)
+              for n, d in (("fp32", torch.float32), ("bf16", torch.bfloat16))}
+    apart = [abs(a - b) / b for a, b in zip(curves["loss/bf16"], curves["loss/fp32"])]
+    print("%s: loss %.4f to %.4f; bf16 is within %.2e of fp32, on average %.2e" % (
+        name, curves["loss/fp32"][0], curves["loss/fp32"][-1], max(apart), sum(apart) / len(apart)))
+    fields = {"batch": BATCH, "length": MIXED_LENGTH, "batches": MIXED_BATCHES}
+    fields.update({k: v for k, v in HYPER.items() if k != "lr_min"})
+    fields["steps"] = MIXED_STEPS
+    tensors = {"tokens": tokens.to(torch.int32), "targets": targets.to(torch.int32)}
+    tensors.update({n: torch.tensor(v, dtype=torch.float64) for n, v in curves.items()})
+    tensors.update({"init/" + n: t for n, t in initial.items()})
+    write(os.path.join(folder, "%s.golden" % name), fields, tensors, {"config": config_text(config)})
 
 
 def main():
@@ -173,8 +297,8 @@ def main():
     torch.use_deterministic_algorithms(True)
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
     print("torch", torch.__version__)
-    for name in CONFIGS:
-        make(name, folder)
+    for name in sys.argv[2:] or list(CONFIGS) + list(MIXED):
+        (make if name in CONFIGS else make_mixed)(name, folder)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ TEST(Presets, AllThatAreListedExist)
         Model m(Preset(list.substr(at, comma - at).c_str()));
         EXPECT_NE(nullptr, m.model);
     }
-    EXPECT_EQ(6u, n);
+    EXPECT_EQ(18u, n);
 }
 
 TEST(Presets, AnUnknownOneIsNamedWithTheChoices)
@@ -170,6 +170,29 @@ TEST(Segments, AreEmbeddingBlocksAndHead)
     EXPECT_EQ(kOdd.vocab, shd_model_config_of(m.model)->vocab);
 }
 
+TEST(Segments, OfAnUntiedHeadAreThreeKindsOfUnits)
+{
+    shd_model_config config = kOdd;
+    config.tied = 0;
+    config.d_ff = 51;
+    Model m(config);
+    ASSERT_EQ(5u, shd_model_n_units(m.model));
+    ASSERT_EQ(5u, shd_model_n_segments(m.model));
+    for (uint32_t s = 0; s < 5; s++) {
+        uint32_t units[2] = {99, 99};
+        int needs = -1;
+        ASSERT_EQ(1u, shd_model_segment_units(m.model, s, units, &needs));
+        EXPECT_EQ(s, units[0]);
+    }
+    const uint32_t last = shd_model_n_params(m.model) - 1;
+    EXPECT_STREQ("lm_head.weight", shd_model_param(m.model, last)->name);
+    EXPECT_EQ(97, shd_model_param(m.model, last)->shape[0]);
+    EXPECT_EQ(4u, shd_model_param(m.model, last)->unit);
+    EXPECT_EQ(4u, shd_model_param(m.model, 2)->unit) << "the final norm is with the head";
+    EXPECT_EQ(0u, shd_model_param(m.model, 1)->unit) << "positions are with the token table";
+    EXPECT_EQ(51, shd_model_param(m.model, 4 + 8)->shape[1]);
+}
+
 TEST(Refusals, NameTheFieldAndTheValue)
 {
     struct Case {
@@ -183,6 +206,9 @@ TEST(Refusals, NameTheFieldAndTheValue)
         {"d_model", &shd_model_config::d_model, 1 << 20},
         {"context", &shd_model_config::context, 1 << 24},
         {"vocab", &shd_model_config::vocab, 1 << 24},
+        {"d_ff", &shd_model_config::d_ff, 1 << 22},
+        {"n_kv_head", &shd_model_config::n_kv_head, 1024},
+        {"head_dim", &shd_model_config::head_dim, 1 << 16},
     };
     for (const Case &c : cases) {
         for (int64_t bad :
@@ -211,6 +237,23 @@ TEST(Refusals, HeadsThatDoNotDivideAndBadNormEps)
     EXPECT_EQ(SHD_EINVAL, shd_model_create(&config, &model, &err));
     EXPECT_NE(std::string::npos, std::string(err.message).find("d_model 35")) << err.message;
     EXPECT_NE(std::string::npos, std::string(err.message).find("n_head 4")) << err.message;
+    config = kOdd;
+    config.n_kv_head = 1;
+    EXPECT_EQ(SHD_EINVAL, shd_model_create(&config, &model, &err));
+    EXPECT_NE(std::string::npos, std::string(err.message).find("n_kv_head 1")) << err.message;
+    config = kOdd;
+    config.head_dim = 8;
+    EXPECT_EQ(SHD_EINVAL, shd_model_create(&config, &model, &err));
+    EXPECT_NE(std::string::npos, std::string(err.message).find("head_dim 8")) << err.message;
+    config = kOdd;
+    config.activation = SHD_ACT_SILU;
+    EXPECT_EQ(SHD_EINVAL, shd_model_create(&config, &model, &err));
+    for (float bad : {-0.1f, 1.5f, NAN}) {
+        config = kOdd;
+        config.init_range = bad;
+        EXPECT_EQ(SHD_EINVAL, shd_model_create(&config, &model, &err)) << bad;
+        EXPECT_NE(std::string::npos, std::string(err.message).find("init_range")) << err.message;
+    }
     for (float bad : {0.0f, -1e-5f, 1.5f, INFINITY, NAN}) {
         config = kOdd;
         config.norm_eps = bad;
