@@ -111,21 +111,30 @@ static int set_prompt(generate_args *args, enum mode mode, uint32_t vocab, shc_e
     return 0;
 }
 
-/* A text that is one token ends the text as a token too: its own text may not be shown. */
+/* A text that is one token ends the text as a token too, for a special token shows no text. What
+ * the tokenizer puts around every text is not it. */
 static int stop_token_of(shc_env *env, char *job, char *text, Shard__V1__GenerateRequest *request)
 {
+    enum { MOST = 4 };
     Shard__V1__TokenizeRequest ask = SHARD__V1__TOKENIZE_REQUEST__INIT;
-    shc_tokens tokens;
+    shc_tokens tokens, back;
 
     ask.job = job;
     ask.text = (ProtobufCBinaryData){.len = strlen(text), .data = (unsigned char *)text};
-    const int rc = shc_tokenize_all(env, &ask, &tokens);
-    if (rc)
-        return rc;
-    if (tokens.n == 1)
-        request->stop[request->n_stop++] = tokens.ids[0];
+    int rc = shc_tokenize_all(env, &ask, &tokens);
+    ask.text = (ProtobufCBinaryData){0};
+    ask.n_tokens = 1;
+    for (size_t i = 0; !rc && i < tokens.n && tokens.n <= MOST; i++) {
+        ask.tokens = &tokens.ids[i];
+        rc = shc_tokenize_all(env, &ask, &back);
+        if (!rc && back.text.len == strlen(text) && !strcmp(shc_buf_str(&back.text), text)) {
+            request->stop[request->n_stop++] = tokens.ids[i];
+            i = MOST;
+        }
+        shc_tokens_fini(&back);
+    }
     shc_tokens_fini(&tokens);
-    return 0;
+    return rc;
 }
 
 /* Sorts --stop into token ids of the request and texts, which are left at the beginning of

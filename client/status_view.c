@@ -183,6 +183,8 @@ static void job_lines(shc_buf *out, const shc_term *term, const Shard__V1__JobSt
         item(&i, NULL, "%s", s->optimizer);
     if (*s->checkpointing)
         item(&i, NULL, "checkpointing %s", s->checkpointing);
+    items_close(&i);
+    items_open(&i, 2);
     if (*s->tokenizer)
         item(&i, NULL, "tokenizer %s", s->tokenizer);
     item(&i, NULL, "determinism %s (width %u)", s->determinism, s->reduction_width);

@@ -184,11 +184,14 @@ Shard__V1__JobStatus *shd_encode_status(const shd_job *job, shd_scratch *scratch
     shard__v1__job_status__init(m);
     m->job = shd_encode_job(job, scratch);
     m->strategy = text(shd_strategy_name(&spec->strategy));
+    m->compute_dtype = job->spec_message->dtype;
     m->param_dtype = job->spec_message->dtype;
     m->reduce_dtype = job->spec_message->reduce_dtype;
-    /* Parameters are their own masters and the moments have their type: there is but one dtype. */
-    m->master_dtype = job->spec_message->dtype;
-    m->moment_dtype = job->spec_message->dtype;
+    m->master_dtype = text("fp32");
+    m->moment_dtype = text("fp32");
+    m->optimizer = job->spec_message->optimizer;
+    m->checkpointing = job->spec_message->activation_checkpointing;
+    m->tokenizer = job->spec_message->tokenizer;
     m->determinism = job->spec_message->determinism;
     m->reduction_width = job->spec_message->reduction_width;
     m->n_memory = spec->strategy.world;

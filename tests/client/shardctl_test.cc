@@ -727,6 +727,8 @@ void tokenize(fake_call *call, const std::string &packed)
         nullptr, packed.size(), reinterpret_cast<const uint8_t *>(packed.data()));
     const std::string text(reinterpret_cast<const char *>(request->text.data), request->text.len);
     std::vector<int32_t> ids;
+    if (text == "<e>")
+        ids.push_back(1); // a beginning of text, as some put before every one
     for (size_t i = 0; i < text.size(); i++) {
         if (text.compare(i, 3, "<e>") == 0) {
             ids.push_back(900);
@@ -737,7 +739,9 @@ void tokenize(fake_call *call, const std::string &packed)
     }
     std::string back;
     for (size_t i = 0; i < request->n_tokens; i++)
-        back += static_cast<char>(request->tokens[i] - 500);
+        back += request->tokens[i] == 900
+                    ? "<e>"
+                    : std::string(1, static_cast<char>(request->tokens[i] - 500));
     shard__v1__tokenize_request__free_unpacked(request, nullptr);
     // In two messages: they belong together.
     for (size_t half = 0; half < 2; half++) {

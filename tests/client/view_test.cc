@@ -145,8 +145,8 @@ TEST(StatusView, Golden)
               " | eval 2.2000 at step 100\n"
               "  gpt-byte-1m | 842k parameters | zero3 p,g,o 2,2,2 of 2 ranks"
               " | batch 8 = 2 x 2 x 2 of 16 tokens\n"
-              "  compute fp32, params fp32 | reduce fp32, master fp32, moments fp32"
-              " | determinism strategy (width 2) | 0 queued | 1 watching | owner ada\n"
+              "  compute fp32, params fp32 | reduce fp32, master fp32, moments fp32\n"
+              "  determinism strategy (width 2) | 0 queued | 1 watching | owner ada\n"
               "\n"
               "  memory  per rank (x2)  planned      now     peak\n"
               "  host    params         1.6 MiB  1.6 MiB  1.6 MiB\n"
@@ -181,7 +181,7 @@ TEST(StatusView, WhatIsInUse)
     EXPECT_NE(out.find(" | loss scale 32768 | 0 skipped\n"), std::string::npos) << out;
     EXPECT_NE(out.find(" | 42.0k of 842k parameters trained | "), std::string::npos) << out;
     EXPECT_NE(out.find("  compute fp16, params fp16 | reduce fp32, master fp32, moments fp32 | lion"
-                       " | checkpointing full | tokenizer /m/tokenizer.json | determinism"),
+                       " | checkpointing full\n  tokenizer /m/tokenizer.json | determinism"),
               std::string::npos)
         << out;
     json_t *root = world.json();
