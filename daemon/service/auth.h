@@ -55,6 +55,24 @@ int shd_auth_check_job(const shd_auth_rules *rules, const shd_identity *who, uid
 int shd_auth_open(const shd_identity *who, char *const *roots, uint32_t n_roots, const char *path,
                   int *fd_out, shd_error *err);
 
+/* A directory whose files are opened for a caller one by one. All borrowed. */
+typedef struct shd_auth_dir {
+    const shd_identity *who;
+    char *const *roots;
+    uint32_t n_roots;
+    const char *path;
+} shd_auth_dir;
+
+/* shd_auth_open of the file `name` of the shd_auth_dir `dir`. */
+int shd_auth_dir_open(void *dir, const char *name, int *fd_out, shd_error *err);
+
+/* Opens the directory that `path` would be made in, on behalf of the caller, who must be allowed to
+ * search every directory from a root on and to write and search that one; it must lie beneath a
+ * root or be one. *name_out (freed by the caller) is the last component of `path`, which need not
+ * exist. SHD_EINVAL for a path that ends in "." or ".."; other errors as of shd_auth_open. */
+int shd_auth_open_parent(const shd_identity *who, char *const *roots, uint32_t n_roots,
+                         const char *path, int *fd_out, char **name_out, shd_error *err);
+
 #ifdef __cplusplus
 }
 #endif

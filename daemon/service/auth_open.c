@@ -1,4 +1,4 @@
-/* shd_auth_open: walks from the root one component at a time, holding every directory by an
+/* Opening for callers: walks from the root one component at a time, holding every directory by an
  * O_PATH descriptor, so that what was checked is what is opened, whatever is renamed meanwhile. */
 #include <endian.h>
 #include <errno.h>
@@ -134,6 +134,7 @@ typedef struct walk {
     int dirs[MAX_DEPTH]; /* dirs[0] is the root */
     int depth;
     int links;
+    int makes; /* a directory is looked for, to make something in it; else a file to read */
 } walk;
 
 static int is_outside(shd_error *err, const walk *w)
@@ -178,11 +179,14 @@ static int cannot_open(shd_error *err, const walk *w, int number)
     switch (number) {
     case ENOENT:
     case ENOTDIR:
-        return shd_fail(err, SHD_ENOTFOUND, "%s does not exist", w->path);
+        return shd_fail(err, SHD_ENOTFOUND,
+                        w->makes ? "%s: the directory to make it in does not exist"
+                                 : "%s does not exist",
+                        w->path);
     case EACCES:
     case EPERM:
-        return shd_fail(err, SHD_EPERM, "%s: the daemon (uid %u) may not read it", w->path,
-                        (unsigned)geteuid());
+        return shd_fail(err, SHD_EPERM, "%s: the daemon (uid %u) may not %s it", w->path,
+                        (unsigned)geteuid(), w->makes ? "make" : "read");
     default:
         return shd_fail(err, SHD_EIO, "%s: %s", w->path, strerror(number));
     }
@@ -249,6 +253,41 @@ static int next_component(char **rest, char name[NAME_MAX + 1], int *too_long)
     return 1;
 }
 
+/* What was checked, by the descriptor that was. */
+static int reopen(const walk *w, int fd, int flags, int *fd_out, shd_error *err)
+{
+    char path[32];
+    proc_path(path, fd);
+    *fd_out = open(path, flags | O_CLOEXEC | O_NOCTTY);
+    return *fd_out < 0 ? cannot_open(err, w, errno) : SHD_OK;
+}
+
+/* `file`: what the walk ended at; -1: a directory. */
+static int open_found(const walk *w, int file, int *fd_out, shd_error *err)
+{
+    return file < 0 ? shd_fail(err, SHD_EINVAL, "%s is a directory, not a regular file", w->path)
+                    : reopen(w, file, O_RDONLY, fd_out, err);
+}
+
+static int open_found_dir(const walk *w, int file, int *fd_out, shd_error *err)
+{
+    struct stat st;
+    if (file >= 0) {
+        return cannot_open(err, w, ENOTDIR);
+    }
+    const int fd = w->dirs[w->depth - 1];
+    if (fstat(fd, &st) < 0) {
+        return cannot_open(err, w, errno);
+    }
+    const int ok = allows(fd, &st, w->caller, 2 | 1, err);
+    if (ok < 0) {
+        return shd_error_prefix(err, ok, "%s: the directory to make it in", w->path);
+    }
+    return ok ? reopen(w, fd, O_RDONLY | O_DIRECTORY, fd_out, err)
+              : shd_fail(err, SHD_EPERM, "%s: uid %u may not write the directory to make it in",
+                         w->path, (unsigned)w->caller->who.uid);
+}
+
 /* `rest` (owned) is relative to dirs[0]. */
 static int descend(walk *w, char *rest, int *fd_out, shd_error *err)
 {
@@ -285,22 +324,15 @@ static int descend(walk *w, char *rest, int *fd_out, shd_error *err)
             rc = cannot_open(err, w, ENOTDIR);
             close(fd);
         } else {
-            rc = check_file(w, fd, &st, err);
+            rc = w->makes ? SHD_OK : check_file(w, fd, &st, err);
             file = fd;
         }
     }
-    if (rc == SHD_OK && file < 0) {
-        rc = too_long ? shd_fail(err, SHD_EINVAL, "%s has a name of more than %d bytes", w->path,
-                                 NAME_MAX)
-                      : shd_fail(err, SHD_EINVAL, "%s is a directory, not a regular file", w->path);
+    if (rc == SHD_OK && too_long) {
+        rc = shd_fail(err, SHD_EINVAL, "%s has a name of more than %d bytes", w->path, NAME_MAX);
     }
     if (rc == SHD_OK) {
-        char path[32];
-        proc_path(path, file); /* the very file that was checked */
-        *fd_out = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-        if (*fd_out < 0) {
-            rc = cannot_open(err, w, errno);
-        }
+        rc = w->makes ? open_found_dir(w, file, fd_out, err) : open_found(w, file, fd_out, err);
     }
     if (file >= 0) {
         close(file);
@@ -310,9 +342,9 @@ static int descend(walk *w, char *rest, int *fd_out, shd_error *err)
 }
 
 static int open_beneath(const caller *c, const char *root, const char *path, const char *rest,
-                        int *fd_out, shd_error *err)
+                        int makes, int *fd_out, shd_error *err)
 {
-    walk w = {.path = path, .caller = c};
+    walk w = {.path = path, .caller = c, .makes = makes};
     struct stat st;
     const int fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) < 0) {
@@ -362,8 +394,7 @@ static int no_root(shd_error *err, char *const *roots, uint32_t n, const char *p
                     list);
 }
 
-int shd_auth_open(const shd_identity *who, char *const *roots, uint32_t n_roots, const char *path,
-                  int *fd_out, shd_error *err)
+static int check_path(const char *path, shd_error *err)
 {
     if (path[0] != '/') {
         return shd_fail(err, SHD_EINVAL, "'%s' is not an absolute path", path);
@@ -371,17 +402,70 @@ int shd_auth_open(const shd_identity *who, char *const *roots, uint32_t n_roots,
     if (strlen(path) >= PATH_MAX) {
         return shd_fail(err, SHD_EINVAL, "a path of %zu bytes is too long", strlen(path));
     }
+    return SHD_OK;
+}
+
+/* Opens `inner`, which is `path` or the directory to make it in. */
+static int open_in_roots(const shd_identity *who, char *const *roots, uint32_t n_roots,
+                         const char *path, const char *inner, int makes, int *fd_out,
+                         shd_error *err)
+{
     caller c = {.who = *who};
     shd_auth_groups_init(&c.groups, who);
     int rc = SHD_ENOTFOUND, tried = 0;
     /* Roots may lie within each other: the first one that allows it will do. */
     for (uint32_t i = 0; i < n_roots && rc < 0; i++) {
-        const char *rest = strip_root(roots[i], path);
+        const char *rest = strip_root(roots[i], inner);
         if (rest != NULL) {
-            rc = open_beneath(&c, roots[i], path, rest, fd_out, err);
+            rc = open_beneath(&c, roots[i], path, rest, makes, fd_out, err);
             tried = 1;
         }
     }
     shd_auth_groups_fini(&c.groups);
     return tried ? rc : no_root(err, roots, n_roots, path);
+}
+
+int shd_auth_open(const shd_identity *who, char *const *roots, uint32_t n_roots, const char *path,
+                  int *fd_out, shd_error *err)
+{
+    SHD_TRY(check_path(path, err));
+    return open_in_roots(who, roots, n_roots, path, path, 0, fd_out, err);
+}
+
+int shd_auth_dir_open(void *dir, const char *name, int *fd_out, shd_error *err)
+{
+    const shd_auth_dir *d = dir;
+    char *path = shd_asprintf("%s/%s", d->path, name);
+    const int rc = shd_auth_open(d->who, d->roots, d->n_roots, path, fd_out, err);
+    free(path);
+    return rc;
+}
+
+int shd_auth_open_parent(const shd_identity *who, char *const *roots, uint32_t n_roots,
+                         const char *path, int *fd_out, char **name_out, shd_error *err)
+{
+    SHD_TRY(check_path(path, err));
+    char *inner = shd_strdup(path);
+    size_t n = strlen(inner);
+    while (n > 1 && inner[n - 1] == '/') {
+        inner[--n] = '\0';
+    }
+    char *name = strrchr(inner, '/') + 1;
+    int rc = SHD_OK;
+    *name_out = NULL;
+    if (name[0] == '\0' || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
+        rc = shd_fail(err, SHD_EINVAL, "%s does not end in the name of something new", path);
+    } else if (strlen(name) > NAME_MAX) {
+        rc = shd_fail(err, SHD_EINVAL, "%s has a name of more than %d bytes", path, NAME_MAX);
+    } else {
+        *name_out = shd_strdup(name);
+        name[0] = '\0';
+        rc = open_in_roots(who, roots, n_roots, path, inner, 1, fd_out, err);
+    }
+    if (rc < 0) {
+        free(*name_out);
+        *name_out = NULL;
+    }
+    free(inner);
+    return rc;
 }

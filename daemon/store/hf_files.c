@@ -296,6 +296,13 @@ void shd_hf_files_free(shd_hf_files *f)
     free(f);
 }
 
+void shd_hf_files_close(shd_hf_files *f)
+{
+    for (uint32_t i = 0; i < f->n_shards; i++) {
+        shd_safetensors_close(f->shards[i]);
+    }
+}
+
 uint32_t shd_hf_files_n(const shd_hf_files *f)
 {
     return f->n;

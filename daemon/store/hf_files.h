@@ -36,6 +36,9 @@ int shd_hf_files_open(const char *dir, shd_hf_open_fn open, void *arg, shd_hf_fi
                       shd_error *err);
 void shd_hf_files_free(shd_hf_files *files); /* NULL is fine */
 
+/* Closes the files; the table stays. No read may be under way or follow. */
+void shd_hf_files_close(shd_hf_files *files);
+
 uint32_t shd_hf_files_n(const shd_hf_files *files); /* tensors */
 /* In the order of their names. */
 const shd_hf_tensor *shd_hf_files_at(const shd_hf_files *files, uint32_t i);

@@ -35,11 +35,17 @@ int shd_input_open(shd_input *input, int fd, const char *path, shd_error *err)
     return rc;
 }
 
-void shd_input_fini(shd_input *input)
+void shd_input_close(shd_input *input)
 {
     if (input->fd >= 0) {
         close(input->fd);
     }
+    input->fd = -1;
+}
+
+void shd_input_fini(shd_input *input)
+{
+    shd_input_close(input);
     free(input->path);
     *input = (shd_input){.fd = -1};
 }

@@ -21,6 +21,8 @@ typedef struct shd_input {
 
 /* Takes over `fd`, on failure too. SHD_EDATA when it is no regular file. */
 int shd_input_open(shd_input *input, int fd, const char *path, shd_error *err);
+/* Closes the file; size and path stay. Reads fail from then on. */
+void shd_input_close(shd_input *input);
 void shd_input_fini(shd_input *input); /* a zeroed one is fine once fd is -1 */
 
 /* Reads exactly `bytes` from `offset`. SHD_EDATA when the file's size or modification time is no

@@ -345,6 +345,11 @@ void shd_safetensors_free(shd_safetensors *f)
     free(f);
 }
 
+void shd_safetensors_close(shd_safetensors *f)
+{
+    shd_input_close(&f->input);
+}
+
 const char *shd_safetensors_path(const shd_safetensors *f)
 {
     return f->input.path;

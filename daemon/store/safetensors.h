@@ -66,6 +66,9 @@ typedef struct shd_safetensors shd_safetensors;
 int shd_safetensors_open(int fd, const char *path, shd_safetensors **out, shd_error *err);
 void shd_safetensors_free(shd_safetensors *file); /* NULL is fine */
 
+/* Closes the file; what its header said stays. */
+void shd_safetensors_close(shd_safetensors *file);
+
 const char *shd_safetensors_path(const shd_safetensors *file);
 uint32_t shd_safetensors_n(const shd_safetensors *file);
 /* In the order of their bytes. */

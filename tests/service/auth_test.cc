@@ -401,4 +401,88 @@ TEST_F(Open, AgreesWithTheKernel)
     }
 }
 
+// A directory to make something in: found as files are, and only where the caller may write.
+class Parent : public Open
+{
+  protected:
+    int make(const shd_identity &who, const std::string &path)
+    {
+        std::vector<char *> list;
+        for (std::string &r : roots) {
+            list.push_back(&r[0]);
+        }
+        int fd = -1;
+        char *last = nullptr;
+        const int rc = shd_auth_open_parent(&who, list.data(), static_cast<uint32_t>(list.size()),
+                                            path.c_str(), &fd, &last, &err);
+        name = last != nullptr ? last : "";
+        free(last);
+        if (rc == 0) {
+            struct stat here = {}, there = {};
+            const std::string parent = path.substr(0, path.rfind(name));
+            EXPECT_EQ(fstat(fd, &here), 0);
+            EXPECT_EQ(stat(parent.c_str(), &there), 0) << parent;
+            EXPECT_EQ(here.st_ino, there.st_ino);
+            close(fd);
+        } else {
+            EXPECT_EQ(name, "");
+        }
+        return rc;
+    }
+
+    std::string name;
+};
+
+TEST_F(Parent, WhereTheCallerMayWrite)
+{
+    directory("/root/alices", 0755, 4001, 5001);
+    directory("/root/groups", 0775, 0, 5001);
+    directory("/root/drop", 0733, 0, 0);
+    link("alices", "/root/link");
+    EXPECT_EQ(make(alice, root + "/alices/model"), 0) << err.message;
+    EXPECT_EQ(name, "model");
+    EXPECT_EQ(make(alice, root + "/alices/model///"), 0) << err.message;
+    EXPECT_EQ(make(alice, root + "/link/model"), 0) << err.message;
+    EXPECT_EQ(make(mate, root + "/groups/model"), 0) << err.message;
+    EXPECT_EQ(make(bob, root + "/drop/model"), 0) << err.message;
+    for (const std::string path : {"/alices/model", "/groups/model", "/model"}) {
+        EXPECT_EQ(make(bob, root + path), SHD_EPERM) << path;
+        EXPECT_NE(strstr(err.message, "uid 4002 may not write"), nullptr) << err.message;
+    }
+    EXPECT_EQ(make({0, 0, 1}, root + "/model"), 0) << err.message;
+}
+
+TEST_F(Parent, NeitherOutsideNorNameless)
+{
+    directory("/elsewhere", 0777, 0, 0);
+    directory("/root/alices", 0755, 4001, 5001);
+    link("../../elsewhere", "/root/alices/out");
+    EXPECT_EQ(make(alice, base + "/elsewhere/model"), SHD_EPERM);
+    EXPECT_EQ(make(alice, root + "/../elsewhere/model"), SHD_EPERM);
+    EXPECT_EQ(make(alice, root + "/alices/out/model"), SHD_EPERM);
+    EXPECT_EQ(make(alice, root), SHD_EPERM);
+    EXPECT_EQ(make(alice, root + "/nowhere/model"), SHD_ENOTFOUND);
+    EXPECT_EQ(make(alice, root + "/open/model"), SHD_ENOTFOUND);
+    for (const std::string path : {"/alices/.", "/alices/..", "/alices/x/.."}) {
+        EXPECT_EQ(make(alice, root + path), SHD_EINVAL) << path;
+    }
+    EXPECT_EQ(make(alice, root + "/alices/" + std::string(300, 'n')), SHD_EINVAL);
+    EXPECT_EQ(make(alice, "alices/model"), SHD_EINVAL);
+}
+
+TEST_F(Open, FilesOfADirectory)
+{
+    directory("/root/model", 0755, 4001, 5001);
+    file("/root/model/config.json", 0640, 4001, 5001);
+    char *list[] = {&root[0]};
+    const std::string path = root + "/model";
+    shd_auth_dir dir = {&alice, list, 1, path.c_str()};
+    int fd = -1;
+    ASSERT_EQ(shd_auth_dir_open(&dir, "config.json", &fd, &err), 0) << err.message;
+    close(fd);
+    EXPECT_EQ(shd_auth_dir_open(&dir, "tokenizer.json", &fd, &err), SHD_ENOTFOUND);
+    dir.who = &bob;
+    EXPECT_EQ(shd_auth_dir_open(&dir, "config.json", &fd, &err), SHD_EPERM);
+}
+
 } // namespace
