@@ -11,6 +11,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/data/token_cache.h"
 #include "daemon/device/device.h"
 #include "daemon/rank/rank.h"
 #include "daemon/service/config.h"
@@ -18,16 +19,19 @@
 #include "daemon/service/jobs.h"
 #include "daemon/service/listen.h"
 #include "daemon/service/notify.h"
+#include "daemon/service/prepare.h"
 #include "daemon/service/rpc.h"
 #include "daemon/service/rpc_drive.h"
 #include "daemon/service/rpc_generate.h"
 #include "daemon/service/rpc_health.h"
 #include "daemon/service/rpc_jobs.h"
 #include "daemon/service/rpc_status.h"
+#include "daemon/service/rpc_tokenize.h"
 #include "daemon/service/rpc_watch.h"
 #include "daemon/service/statedir.h"
 #include "proto/shd_version.h"
 
+#define TOKEN_CACHE "tokens" /* in the state directory */
 #define TICK_MS 1000u        /* status line of the service manager */
 #define LAST_CALLS_MS 1000u  /* for answers on their way when the jobs have stopped */
 #define CQ_IDLE_MAX_MS 5000u /* the completion-queue thread is alive when it came round since */
@@ -43,6 +47,9 @@ typedef struct shardd {
     shd_config config;
     uv_loop_t loop;
     shd_statedir *state;
+    shd_token_cache *cache;
+    char *cache_path; /* to be shown */
+    shd_preparer *preparer;
     shd_rank **ranks; /* [config.ranks] */
     shd_jobs *jobs;
     shd_rpc *rpc;
@@ -117,6 +124,7 @@ static void on_rpc_down(void *arg)
     shardd *d = arg;
     shd_status_free(d->status);
     shd_jobs_free(d->jobs, NULL, NULL);
+    shd_preparer_free(d->preparer); /* after the jobs, which may wait for it */
     shd_health_free(d->health);
     shd_rpc_free(d->rpc);
     close_handles(d);
@@ -277,6 +285,8 @@ static int create_jobs(shardd *d, shd_error *err)
         .rules = &c->rules,
         .data_roots = c->data_roots.items,
         .n_data_roots = c->data_roots.n,
+        .preparer = d->preparer,
+        .token_cache_path = d->cache_path,
     };
     return shd_jobs_create(&options, &d->jobs, err);
 }
@@ -303,7 +313,7 @@ static int create_rpc(shardd *d, shd_error *err)
     } families[] = {
         {shd_rpc_jobs_methods, d->jobs},     {shd_rpc_drive_methods, d->jobs},
         {shd_rpc_generate_methods, d->jobs}, {shd_rpc_watch_methods, d->jobs},
-        {shd_rpc_status_methods, d->status},
+        {shd_rpc_tokenize_methods, d->jobs}, {shd_rpc_status_methods, d->status},
     };
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         size_t n;
@@ -355,10 +365,17 @@ static void say_ready(const shardd *d)
  * returning; from there on by a stop, which needs the loop. */
 static int serve(shardd *d, int listen_fd, shd_error *err)
 {
-    SHD_TRY(create_jobs(d, err));
-    int rc = create_rpc(d, err);
+    SHD_TRY(shd_preparer_create(&d->loop, d->cache, &d->preparer, err));
+    int rc = create_jobs(d, err);
+    if (rc < 0) {
+        shd_preparer_free(d->preparer);
+        uv_run(&d->loop, UV_RUN_DEFAULT);
+        return rc;
+    }
+    rc = create_rpc(d, err);
     if (rc < 0) {
         shd_jobs_free(d->jobs, NULL, NULL);
+        shd_preparer_free(d->preparer);
         uv_run(&d->loop, UV_RUN_DEFAULT);
         return rc;
     }
@@ -380,15 +397,24 @@ static int run(shardd *d, shd_error *err)
     int listen_fd;
     SHD_TRY(shd_notify_listen_fd(&listen_fd, err));
     SHD_TRY(shd_statedir_open(d->config.state_dir, &d->state, err));
+    int rc = shd_token_cache_open(shd_statedir_fd(d->state), TOKEN_CACHE, d->config.token_cache,
+                                  &d->cache, err);
+    if (rc < 0) {
+        shd_statedir_free(d->state);
+        return shd_error_prefix(err, rc, "state directory %s", d->config.state_dir);
+    }
+    d->cache_path = shd_asprintf("%s/" TOKEN_CACHE, d->config.state_dir);
     raise_descriptor_limit(&d->config);
     d->socket = listen_fd >= 0 ? shd_listen_path_of(listen_fd) : shd_strdup(d->config.socket);
     uv_loop_init(&d->loop);
     create_ranks(d);
-    const int rc = serve(d, listen_fd, err);
+    rc = serve(d, listen_fd, err);
     free_ranks(d);
     if (uv_loop_close(&d->loop) < 0) {
         shd_log(SHD_LOG_ERROR, "the loop ended with open handles");
     }
+    shd_token_cache_free(d->cache);
+    free(d->cache_path);
     shd_statedir_free(d->state);
     free(d->socket);
     return rc;

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "daemon/base/mem.h"
 
@@ -87,13 +86,13 @@ static void look_up_owner(uid_t uid, char out[33])
     }
 }
 
-static int open_source(const request *r, const char *path, shd_source **out, shd_error *err)
+static int open_data(request *r)
 {
-    int fd;
-    SHD_TRY(shd_auth_open(&r->admission.who, r->roots, r->n_roots, path, &fd, err));
-    const int rc = shd_source_open(fd, path, r->admission.spec.data_format, out, err);
-    close(fd);
-    return rc;
+    shd_admission *a = &r->admission;
+    const char *model_dir = strchr(r->message->model, '/') != NULL ? r->message->model : NULL;
+    return r->open_files ? shd_job_data_open(&a->who, r->roots, r->n_roots, model_dir, &a->spec,
+                                             &a->files, &a->err)
+                         : SHD_OK;
 }
 
 static int prepare(request *r)
@@ -101,12 +100,7 @@ static int prepare(request *r)
     shd_admission *a = &r->admission;
     look_up_owner(a->who.uid, a->owner);
     SHD_TRY(shd_spec_resolve(r->message, r->n_ranks, NULL, &a->spec, &a->err));
-    if (r->open_files && a->spec.data_path != NULL) {
-        SHD_TRY(open_source(r, a->spec.data_path, &a->data, &a->err));
-    }
-    if (r->open_files && a->spec.eval_path != NULL) {
-        SHD_TRY(open_source(r, a->spec.eval_path, &a->eval, &a->err));
-    }
+    SHD_TRY(open_data(r));
     return shd_plan_make(&a->spec, r->threads_per_rank, &a->plan, &a->err);
 }
 
@@ -364,6 +358,7 @@ int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1
     request *r = shd_calloc(1, sizeof(*r));
     r->admission.who = *who;
     r->admission.arg = arg;
+    r->admission.files = (shd_job_data)SHD_JOB_DATA_INIT;
     r->jobs = jobs;
     r->message = copy;
     r->open_files = open_files;
@@ -390,8 +385,7 @@ void shd_admission_free(shd_admission *admission)
     }
     request *r = (request *)admission;
     shd_spec_fini(&admission->spec);
-    shd_source_free(admission->data);
-    shd_source_free(admission->eval);
+    shd_job_data_fini(&admission->files);
     shard__v1__job_spec__free_unpacked(r->message, NULL);
     for (uint32_t i = 0; i < r->n_roots; i++) {
         free(r->roots[i]);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
+#include "daemon/service/admission_data.h"
 #include "daemon/service/auth.h"
 #include "daemon/service/jobs.h"
 #include "daemon/train/plan.h"
@@ -28,8 +29,8 @@ typedef struct shd_admission {
     uint32_t first_rank; /* the place on the ranks: [first_rank, first_rank + world) */
     uint64_t available;  /* bytes free on the fullest of them */
     char verdict[SHD_ERROR_MESSAGE_MAX]; /* one sentence */
-    shd_source *data, *eval;             /* NULL without files */
-    char owner[33];                      /* user name, or the number */
+    shd_job_data files;
+    char owner[33]; /* user name, or the number */
     void *arg;
 } shd_admission;
 

@@ -57,6 +57,7 @@ typedef struct shd_config {
     uint64_t max_stream_buffer; /* bytes that wait for a slow reader of a stream */
     uint32_t stop_grace_ms;     /* from SIGTERM to the end of what still runs */
     uint32_t watch_history;     /* step results kept per job */
+    uint64_t token_cache;       /* bytes of the token cache; 0: no limit */
 } shd_config;
 
 typedef enum shd_config_action {

@@ -59,6 +59,8 @@ const shd_key shd_keys[SHD_N_KEYS] = {
      "milliseconds that running steps and calls get at a stop; then they are cancelled"},
     {"watch_history", NULL, SHD_KEY_COUNT, AT(watch_history), 1, 100000000, "1000000", 0,
      "step results kept of each job"},
+    {"token_cache", NULL, SHD_KEY_BYTES, AT(token_cache), 0, ANY >> 1, "32G", 0,
+     "tokenized texts kept in state_dir, the least recently used go first; 0: no limit"},
 };
 
 static int bad_value(shd_error *err, const shd_place *at, const char *value, const char *want)

@@ -91,6 +91,21 @@ static uint32_t *encode_degrees(const shd_strategy *strategy, size_t *n, shd_scr
     return degrees;
 }
 
+/* NULL: the job does not prepare. */
+static Shard__V1__Progress *encode_progress(const shd_job *job, shd_scratch *scratch)
+{
+    uint64_t done, total;
+    if (!shd_job_progress(job, &done, &total)) {
+        return NULL;
+    }
+    Shard__V1__Progress *m = shd_scratch_take(scratch, 1, sizeof(*m));
+    shard__v1__progress__init(m);
+    m->what = text("tokenizing");
+    m->done = done;
+    m->total = total;
+    return m;
+}
+
 Shard__V1__Job *shd_encode_job(const shd_job *job, shd_scratch *scratch)
 {
     Shard__V1__Job *m = shd_scratch_take(scratch, 1, sizeof(*m));
@@ -116,6 +131,7 @@ Shard__V1__Job *shd_encode_job(const shd_job *job, shd_scratch *scratch)
     }
     m->vocab = (uint32_t)job->spec.model.vocab;
     m->context = (uint32_t)job->spec.model.context;
+    m->progress = encode_progress(job, scratch);
     return m;
 }
 

@@ -103,8 +103,12 @@ int shd_job_create(const shd_job_params *params, shd_job **out, shd_error *err)
     job->turn = (shd_sched_entity){
         .first = job->first_rank, .n = world, .weight = job->spec.priority, .owner = job};
 
-    int rc = shd_trainer_create(&job->spec, &job->plan, options->ranks + job->first_rank,
-                                params->data, params->eval, &job->trainer, err);
+    job->tokenizer = params->files->tokenizer;
+    params->files->tokenizer = NULL;
+    int rc = shd_trainer_create(&job->spec, &job->plan, options->ranks + job->first_rank, NULL,
+                                NULL, &job->trainer, err);
+    rc = rc == SHD_OK ? shd_job_prepare(job, params->files, err) : rc;
+    shd_job_data_fini(params->files);
     if (rc < 0) {
         shd_job_free(job);
         return rc;
@@ -129,7 +133,9 @@ void shd_job_free(shd_job *job)
         shd_job_unobserve(job, observer);
         observer->removed(observer);
     }
+    shd_job_prepare_end(job);
     shd_trainer_free(job->trainer);
+    shd_tokenizer_free(job->tokenizer);
     shd_work_fini(&job->own.work);
     shd_history_free(job->history);
     shd_answers_free(job->answers);
@@ -308,6 +314,7 @@ void shd_job_end(shd_job *job, Shard__V1__JobState state, int code, const char *
 {
     job->pause_wanted = 0;
     job->eval_due = 0;
+    shd_job_prepare_end(job);
     if (job->running != NULL) {
         shd_trainer_abort(job->trainer);
     }

@@ -10,11 +10,13 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
+#include "daemon/service/admission_data.h"
 #include "daemon/service/answers.h"
 #include "daemon/service/auth.h"
 #include "daemon/service/history.h"
 #include "daemon/service/item.h"
 #include "daemon/service/jobs.h"
+#include "daemon/service/prepare.h"
 #include "daemon/service/sched.h"
 #include "daemon/train/trainer.h"
 
@@ -43,6 +45,12 @@ typedef struct shd_job_wait {
     struct shd_job_wait *next, **link;
 } shd_job_wait;
 
+/* A file of data on its way to the trainer. */
+typedef struct shd_job_input {
+    shd_source *source;           /* waits for the other file */
+    shd_preparation *preparation; /* is being tokenized; NULL: not */
+} shd_job_input;
+
 struct shd_job {
     shd_jobs *jobs;
     shd_job *next; /* in the table; jobs.c */
@@ -54,6 +62,8 @@ struct shd_job {
 
     shd_spec spec;
     Shard__V1__JobSpec *spec_message; /* every field as in use */
+    shd_tokenizer *tokenizer;         /* NULL: none */
+    shd_job_input data, eval;         /* job_prepare.c */
     shd_plan plan;
     uint64_t reserved;    /* bytes planned on each of its ranks */
     uint32_t first_rank;  /* daemon ranks [first_rank, first_rank + world) */
@@ -112,11 +122,12 @@ typedef struct shd_job_params {
     const shd_plan *plan;
     uint32_t first_rank;
     const shd_identity *who;
-    const char *owner;       /* user name, or the number */
-    shd_source *data, *eval; /* taken over, also on failure; may be NULL */
+    const char *owner;   /* user name, or the number */
+    shd_job_data *files; /* taken over, also on failure */
 } shd_job_params;
 
-/* A job in state QUEUED that has not yet been put into the table. */
+/* A job in state QUEUED that has not yet been put into the table. Its text is being tokenized from
+ * here on, where it has to be. */
 int shd_job_create(const shd_job_params *params, shd_job **out, shd_error *err);
 
 /* No item may be running. Waiting items fail, observers are told. NULL is fine. */
@@ -127,6 +138,9 @@ int shd_job_client_driven(const shd_job *job);
 int shd_job_ended(const shd_job *job);
 /* "queued", "running", ... Static storage. */
 const char *shd_job_state_name(Shard__V1__JobState state);
+
+/* Is text still being tokenized? Then *done of *total bytes are read. */
+int shd_job_progress(const shd_job *job, uint64_t *done, uint64_t *total);
 
 /* ---- life; outcome is reported by shd_job_await ---- */
 

@@ -26,6 +26,12 @@ int shd_job_is_training(const shd_job *job, const shd_item *item);
  * caller settles. */
 void shd_job_end(shd_job *job, Shard__V1__JobState state, int code, const char *reason);
 
+/* Gives the files to the trainer, or to the preparer first; takes them over. */
+int shd_job_prepare(shd_job *job, shd_job_data *files, shd_error *err);
+int shd_job_preparing(const shd_job *job);
+/* Gives up what is still being prepared. */
+void shd_job_prepare_end(shd_job *job);
+
 /* Brings to an end what had to wait for the running item. 0: the job is gone. */
 int shd_job_settle(shd_job *job);
 

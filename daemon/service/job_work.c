@@ -95,7 +95,7 @@ void shd_job_projected(const shd_job *job, uint64_t *steps, uint32_t *accumulate
 static int training_waits(const shd_job *job)
 {
     if (job->state == STATE(QUEUED)) {
-        return !job->initialised;
+        return !job->initialised && !shd_job_preparing(job);
     }
     if (job->state != STATE(RUNNING) || job->pause_wanted) {
         return 0;

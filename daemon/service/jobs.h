@@ -39,10 +39,13 @@ typedef struct shd_jobs_options {
     const shd_auth_rules *rules;
     char *const *data_roots; /* [n_data_roots] */
     uint32_t n_data_roots;
+    struct shd_preparer *preparer; /* NULL: text that has to be tokenized is refused */
+    const char *token_cache_path;  /* where its files lie, to be shown */
 } shd_jobs_options;
 
 typedef struct shd_jobs shd_jobs;
 struct shd_job;
+struct shd_preparer;
 struct shd_requests;
 struct shd_work;
 

@@ -78,10 +78,8 @@ static int make_job(shd_admission *a, creation *c, shd_job **out, shd_error *err
         .first_rank = a->first_rank,
         .who = &a->who,
         .owner = a->owner,
-        .data = a->data,
-        .eval = a->eval,
+        .files = &a->files,
     };
-    a->data = a->eval = NULL;
     SHD_TRY(shd_job_create(&params, out, err));
     shd_jobs_add(c->jobs, *out);
     if (c->request_id[0] != '\0') {

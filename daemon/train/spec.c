@@ -92,7 +92,6 @@ static int idle(const char *flag, int given, const char *with, shd_error *err)
 
 static int check_unsupported(const Shard__V1__JobSpec *in, shd_error *err)
 {
-    SHD_TRY(only("tokenizer", in->tokenizer, "bytes", err));
     SHD_TRY(only("offload-optimizer", in->offload_optimizer, "none", err));
     SHD_TRY(only("offload-params", in->offload_params, "none", err));
     if (strcmp(in->determinism, "run") != 0) { /* the level strategy holds all of run's promises */
@@ -401,9 +400,6 @@ static int check_ready(const shd_spec *s, shd_error *err)
     SHD_TRY(
         only("activation-checkpointing", shd_checkpointing_name(s->checkpointing), "none", err));
     SHD_TRY(only("init-from", s->init_from, "random", err));
-    if (!s->packing) {
-        return shd_fail(err, SHD_EUNSUPPORTED, "--packing false is not available");
-    }
     if (s->n_freeze > 0 || s->dropout > 0) {
         return shd_fail(err, SHD_EUNSUPPORTED, "--freeze and --dropout are not available");
     }

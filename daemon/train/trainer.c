@@ -48,38 +48,52 @@ void shd_work_fini(shd_work *work)
     work->logits = NULL;
 }
 
-/* Cuts tokens [begin, end) of a file into windows; errors name the file and its part. */
-static int init_sampler(shd_sampler *sampler, const shd_source *source, const char *what,
-                        uint64_t begin, uint64_t end, const shd_spec *spec, int train,
-                        shd_error *err)
+/* Cuts a part of a file into windows; errors name the file and its part. */
+static int make_windows(const shd_spec *spec, const shd_source *source, shd_windows_part part,
+                        int train, shd_windows **out, shd_error *err)
 {
-    const int rc =
-        shd_sampler_init(sampler, begin, end, spec->seq_len, train ? spec->seed : 0, train, err);
-    return rc < 0 ? shd_error_prefix(err, rc, "%s of '%s'", what, shd_source_path(source)) : 0;
+    static const char *const names[] = {"the whole", "training part", "held-out part"};
+    const shd_windows_options options = {
+        .part = part,
+        .tail = spec->eval_split,
+        .seq_len = spec->seq_len,
+        .packing = spec->packing,
+        .shuffle = train,
+        .seed = train ? spec->seed : 0,
+    };
+    const int rc = shd_windows_create(source, &options, out, err);
+    const char *name = train ? names[SHD_WINDOWS_HEAD] : names[part];
+    return rc < 0 ? shd_error_prefix(err, rc, "%s of '%s'", name, shd_source_path(source)) : 0;
 }
 
 /* Splits the data and counts the windows of an evaluation. */
-static int init_samplers(shd_trainer *t, shd_error *err)
+static int cut_data(shd_trainer *t, shd_error *err)
 {
     const shd_spec *spec = &t->spec;
     shd_worker_shared *sh = &t->shared;
-    const uint64_t n = shd_source_tokens(sh->data);
     const int split = sh->eval == NULL && spec->eval_split > 0;
-    const uint64_t train_end = split ? n - (uint64_t)((double)n * spec->eval_split) : n;
-    SHD_TRY(init_sampler(&sh->train, sh->data, "training part", 0, train_end, spec, 1, err));
+    SHD_TRY(make_windows(spec, sh->data, split ? SHD_WINDOWS_HEAD : SHD_WINDOWS_ALL, 1, &sh->train,
+                         err));
     if (split) {
         sh->eval = sh->data;
-        SHD_TRY(init_sampler(&sh->held_out, sh->data, "held-out part", train_end, n, spec, 0, err));
+        SHD_TRY(make_windows(spec, sh->data, SHD_WINDOWS_TAIL, 0, &sh->held_out, err));
     } else if (sh->eval != NULL) {
-        SHD_TRY(init_sampler(&sh->held_out, sh->eval, "the whole", 0, shd_source_tokens(sh->eval),
-                             spec, 0, err));
+        SHD_TRY(make_windows(spec, sh->eval, SHD_WINDOWS_ALL, 0, &sh->held_out, err));
     }
     if (sh->eval != NULL) {
-        const uint64_t all = (sh->held_out.windows + spec->micro_batch - 1) / spec->micro_batch;
+        const uint64_t windows = shd_windows_count(sh->held_out);
+        const uint64_t all = (windows + spec->micro_batch - 1) / spec->micro_batch;
         sh->eval_leaves =
             spec->eval_batches > 0 && spec->eval_batches < all ? spec->eval_batches : all;
     }
     return 0;
+}
+
+int shd_trainer_set_data(shd_trainer *t, shd_source *data, shd_source *eval, shd_error *err)
+{
+    t->shared.data = data;
+    t->shared.eval = eval;
+    return cut_data(t, err);
 }
 
 int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
@@ -93,7 +107,7 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
         (shd_worker_shared){.spec = &t->spec, .extent = plan->extent, .data = data, .eval = eval};
     int rc = shd_model_create(&t->spec.model, &t->model, err);
     if (rc == 0 && data != NULL) {
-        rc = init_samplers(t, err);
+        rc = cut_data(t, err);
     }
     if (rc < 0) {
         shd_trainer_free(t);
@@ -122,6 +136,8 @@ void shd_trainer_free(shd_trainer *t)
         shd_worker_free(t->slots[r].worker);
     }
     free(t->slots);
+    shd_windows_free(t->shared.train);
+    shd_windows_free(t->shared.held_out);
     shd_layout_fini(&t->shared.layout);
     shd_model_free(t->model);
     if (t->shared.eval != t->shared.data) {

@@ -88,6 +88,10 @@ typedef struct shd_trainer shd_trainer;
 int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
                        shd_source *data, shd_source *eval, shd_trainer **out, shd_error *err);
 
+/* Gives a trainer that was made without data what its steps and evaluations read (eval may be
+ * NULL); before SHD_WORK_INIT. Takes both over, also on failure. SHD_EDATA as above. */
+int shd_trainer_set_data(shd_trainer *trainer, shd_source *data, shd_source *eval, shd_error *err);
+
 /* Frees the arenas at once. No work may be in flight. NULL is fine. */
 void shd_trainer_free(shd_trainer *trainer);
 

@@ -8,8 +8,8 @@
 
 #include "daemon/base/arena.h"
 #include "daemon/comm/comm.h"
-#include "daemon/data/sampler.h"
 #include "daemon/data/source.h"
+#include "daemon/data/windows.h"
 #include "daemon/device/device.h"
 #include "daemon/model/model.h"
 #include "daemon/shard/layout.h"
@@ -28,8 +28,8 @@ typedef struct shd_worker_shared {
     uint64_t extent;   /* bytes of each rank's arena; ignored on a null device */
     shd_source *data;  /* NULL: batches come from clients, or this is a plan */
     shd_source *eval;  /* may be `data` */
-    shd_sampler train; /* windows of `data` */
-    shd_sampler held_out;
+    shd_windows *train;    /* windows of `data` */
+    shd_windows *held_out; /* of `eval` */
     uint64_t eval_leaves; /* micro-batches of one evaluation */
 } shd_worker_shared;
 

@@ -108,27 +108,24 @@ static int run_leaf(shd_worker *w, const leaf *lf, shd_leaf_sum *sum, shd_error 
     return 0;
 }
 
-/* Fills the staging from windows [first, first + n) of a sampler. A plan has no source: any
- * token serves. */
-static int stage_windows(shd_worker *w, const shd_source *source, const shd_sampler *sampler,
-                         uint64_t first, uint32_t n, leaf *out, shd_error *err)
+_Static_assert(SHD_IGNORE_INDEX == SHD_WINDOWS_IGNORED, "one mark for targets that do not count");
+
+/* Fills the staging from samples [first, first + n). A plan has no windows: any token serves. */
+static int stage_windows(shd_worker *w, const shd_windows *windows, uint64_t first, uint32_t n,
+                         leaf *out, shd_error *err)
 {
     const uint32_t T = shd_worker_spec(w)->seq_len;
     *out = (leaf){.sequences = n, .length = T};
-    if (source == NULL) {
+    if (windows == NULL) {
         return shd_device_is_null(w->dev)
                    ? 0
                    : shd_fail(err, SHD_EINTERNAL, "a step on data for a job that has none");
     }
-    int32_t *window = shd_malloc(((size_t)T + 1) * sizeof *window);
     int rc = 0;
     for (uint32_t i = 0; i < n && rc == 0; i++) {
-        rc = shd_source_read(source, shd_sampler_offset(sampler, first + i), (uint64_t)T + 1,
-                             (uint32_t)shd_worker_spec(w)->model.vocab, window, err);
-        memcpy(w->host_ids + (size_t)i * T, window, (size_t)T * sizeof *window);
-        memcpy(w->host_targets + (size_t)i * T, window + 1, (size_t)T * sizeof *window);
+        rc = shd_windows_read(windows, first + i, (uint32_t)shd_worker_spec(w)->model.vocab,
+                              w->host_ids + (size_t)i * T, w->host_targets + (size_t)i * T, err);
     }
-    free(window);
     /* EINVAL would mean that every rank refused before it changed anything. */
     return rc == SHD_EINVAL ? SHD_EINTERNAL : rc;
 }
@@ -161,17 +158,16 @@ static int stage_leaf(shd_worker *w, const shd_work *work, uint64_t index, leaf 
     const uint32_t b = shd_worker_spec(w)->micro_batch;
     switch (work->kind) {
     case SHD_WORK_DATA_STEP:
-        return stage_windows(w, shared->data, &shared->train, w->samples + index * b, b, out, err);
+        return stage_windows(w, shared->train, w->samples + index * b, b, out, err);
     case SHD_WORK_EVAL: {
         const uint64_t first = index * b;
-        const uint64_t all = shared->eval != NULL ? shared->held_out.windows : b;
+        const uint64_t all = shared->eval != NULL ? shd_windows_count(shared->held_out) : b;
         if (index >= shared->eval_leaves || first >= all) {
             stage_batch(w, &(shd_batch){0}, 0, out);
             return 0;
         }
         const uint64_t left = all - first;
-        return stage_windows(w, shared->eval, &shared->held_out, first,
-                             left < b ? (uint32_t)left : b, out, err);
+        return stage_windows(w, shared->held_out, first, left < b ? (uint32_t)left : b, out, err);
     }
     default:
         stage_batch(w, &work->batch, index, out);

@@ -75,11 +75,7 @@ int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd
 int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
                        shd_source *data, shd_source *eval, shd_trainer **out, shd_error *err)
 {
-    if (strcmp(spec->name, "short-data") == 0) {
-        shd_source_free(data);
-        shd_source_free(eval);
-        return shd_fail(err, SHD_EDATA, "the data is too short");
-    }
+    (void)err;
     shd_trainer *t = shd_calloc(1, sizeof(*t));
     memcpy(t->name, spec->name, sizeof(t->name));
     t->world = spec->strategy.world;
@@ -97,6 +93,14 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
     pthread_mutex_unlock(&mutex);
     *out = t;
     return SHD_OK;
+}
+
+int shd_trainer_set_data(shd_trainer *t, shd_source *data, shd_source *eval, shd_error *err)
+{
+    t->data = data;
+    t->eval = eval;
+    return strcmp(t->name, "short-data") != 0 ? SHD_OK
+                                              : shd_fail(err, SHD_EDATA, "the data is too short");
 }
 
 void shd_trainer_free(shd_trainer *t)

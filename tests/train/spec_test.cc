@@ -216,7 +216,6 @@ TEST(Refusals, Models)
 
 TEST(Refusals, WhatThisVersionDoesNotHave)
 {
-    Refused({TEXT(tokenizer, "bpe")}, SHD_EUNSUPPORTED, {"--tokenizer 'bpe'", "bytes"});
     Refused({TEXT(dtype, "bf16")}, SHD_EUNSUPPORTED, {"--dtype 'bf16'", "fp32"});
     Refused({TEXT(reduce_dtype, "bf16")}, SHD_EUNSUPPORTED, {"--reduce-dtype 'bf16'", "fp32"});
     Refused({TEXT(offload_optimizer, "host")}, SHD_EUNSUPPORTED,

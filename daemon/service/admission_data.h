@@ -1,0 +1,52 @@
+/* A job's data and tokenizer: what the caller named, opened with the caller's rights and checked
+ * against each other. Floor F5; any thread. */
+#ifndef SHD_DAEMON_SERVICE_ADMISSION_DATA_H
+#define SHD_DAEMON_SERVICE_ADMISSION_DATA_H
+
+#include <stdint.h>
+
+#include "daemon/base/err.h"
+#include "daemon/data/source.h"
+#include "daemon/data/tokenizer.h"
+#include "daemon/service/auth.h"
+#include "daemon/train/spec.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A file of data: a source, or text that has to be tokenized first. */
+typedef struct shd_job_file {
+    shd_source *source; /* NULL: none, or to come */
+    int fd;             /* of the text; -1: nothing to tokenize */
+    shd_data_format format;
+} shd_job_file;
+
+#define SHD_JOB_FILE_NONE                                                                          \
+    {                                                                                              \
+        NULL, -1, SHD_DATA_AUTO                                                                    \
+    }
+void shd_job_file_fini(shd_job_file *file);
+
+typedef struct shd_job_data {
+    shd_tokenizer *tokenizer; /* NULL: none */
+    shd_job_file data, eval;
+} shd_job_data;
+
+#define SHD_JOB_DATA_INIT                                                                          \
+    {                                                                                              \
+        NULL, SHD_JOB_FILE_NONE, SHD_JOB_FILE_NONE                                                 \
+    }
+void shd_job_data_fini(shd_job_data *data);
+
+/* Opens what `spec` names. `model_dir`: the directory that --model is, NULL for a preset; its own
+ * tokenizer is the default. spec->tokenizer becomes what is in use: "bytes", a path, or "" (none).
+ * SHD_EINVAL: text without a tokenizer, a tokenizer with more ids than the model, windows of
+ * documents over a file that has none. */
+int shd_job_data_open(const shd_identity *who, char *const *roots, uint32_t n_roots,
+                      const char *model_dir, shd_spec *spec, shd_job_data *out, shd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,105 @@
+/* A job whose text is still being tokenized: it is queued, and its trainer has no data yet. */
+#include "daemon/base/mem.h"
+#include "daemon/service/job_internal.h"
+
+static shd_job_input *input_of(shd_job *job, int i)
+{
+    return i == 0 ? &job->data : &job->eval;
+}
+
+int shd_job_preparing(const shd_job *job)
+{
+    return job->data.preparation != NULL || job->eval.preparation != NULL;
+}
+
+int shd_job_progress(const shd_job *job, uint64_t *done, uint64_t *total)
+{
+    const shd_job_input *inputs[] = {&job->data, &job->eval};
+    *done = *total = 0;
+    for (int i = 0; i < 2; i++) {
+        uint64_t d = 0, t = 0;
+        if (inputs[i]->preparation != NULL) {
+            shd_prepare_progress(inputs[i]->preparation, &d, &t);
+        }
+        *done += d;
+        *total += t;
+    }
+    return shd_job_preparing(job);
+}
+
+/* Everything is there: the trainer gets it. */
+static void hand_over(shd_job *job)
+{
+    shd_error err;
+    shd_source *data = job->data.source, *eval = job->eval.source;
+    job->data.source = job->eval.source = NULL;
+    if (shd_trainer_set_data(job->trainer, data, eval, &err) < 0) {
+        shd_job_end(job, STATE(FAILED), err.code, err.message);
+    }
+}
+
+static void on_prepared(shd_job *job, shd_job_input *input, shd_source *source,
+                        const shd_error *failed)
+{
+    shd_jobs *jobs = job->jobs;
+    input->preparation = NULL;
+    input->source = source;
+    if (failed != NULL) {
+        shd_job_end(job, STATE(FAILED), failed->code, failed->message);
+    } else if (!shd_job_preparing(job)) {
+        hand_over(job);
+    }
+    shd_job_settle(job);
+    shd_jobs_kick(jobs);
+}
+
+static void on_data(void *arg, shd_source *source, const shd_error *failed)
+{
+    shd_job *job = arg;
+    on_prepared(job, &job->data, source, failed);
+}
+
+static void on_eval(void *arg, shd_source *source, const shd_error *failed)
+{
+    shd_job *job = arg;
+    on_prepared(job, &job->eval, source, failed);
+}
+
+int shd_job_prepare(shd_job *job, shd_job_data *files, shd_error *err)
+{
+    shd_job_file *const parts[] = {&files->data, &files->eval};
+    const char *const paths[] = {job->spec.data_path, job->spec.eval_path};
+    shd_preparer *preparer = shd_jobs_get_options(job->jobs)->preparer;
+    for (int i = 0; i < 2; i++) {
+        shd_job_input *input = input_of(job, i);
+        input->source = parts[i]->source;
+        parts[i]->source = NULL;
+        if (parts[i]->fd < 0) {
+            continue;
+        }
+        if (preparer == NULL) {
+            return shd_fail(err, SHD_EUNSUPPORTED,
+                            "'%s' has to be tokenized, and this daemon has "
+                            "no token cache",
+                            paths[i]);
+        }
+        input->preparation = shd_prepare(preparer, parts[i]->fd, paths[i], parts[i]->format,
+                                         job->tokenizer, i == 0 ? on_data : on_eval, job);
+    }
+    if (shd_job_preparing(job) || job->data.source == NULL) {
+        return SHD_OK;
+    }
+    shd_source *data = job->data.source, *eval = job->eval.source;
+    job->data.source = job->eval.source = NULL;
+    return shd_trainer_set_data(job->trainer, data, eval, err);
+}
+
+void shd_job_prepare_end(shd_job *job)
+{
+    for (int i = 0; i < 2; i++) {
+        shd_job_input *input = input_of(job, i);
+        shd_prepare_cancel(input->preparation);
+        shd_source_free(input->source);
+        *input = (shd_job_input){0};
+    }
+}

@@ -1,0 +1,113 @@
+#include "daemon/service/tokenizer_files.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/base/mem.h"
+
+typedef struct opener {
+    const shd_identity *who;
+    char *const *roots;
+    uint32_t n_roots;
+} opener;
+
+/* All of a file; *bytes is to be freed. */
+static int read_file(const opener *o, const char *path, char **bytes, size_t *size, shd_error *err)
+{
+    int fd;
+    struct stat st;
+    SHD_TRY(shd_auth_open(o->who, o->roots, o->n_roots, path, &fd, err));
+    if (fstat(fd, &st) < 0 || st.st_size > (off_t)SHD_TOKENIZER_FILE_MAX) {
+        close(fd);
+        return shd_fail(err, SHD_EDATA, "'%s' has more than %u bytes, too many for a tokenizer",
+                        path, SHD_TOKENIZER_FILE_MAX);
+    }
+    size_t n = 0;
+    ssize_t got = 1;
+    char *to = shd_malloc((size_t)st.st_size + 1);
+    while (got != 0 && n < (size_t)st.st_size) {
+        got = read(fd, to + n, (size_t)st.st_size - n);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            const int number = errno;
+            close(fd);
+            free(to);
+            return shd_fail(err, SHD_EIO, "cannot read '%s': %s", path, strerror(number));
+        }
+        n += (size_t)got;
+    }
+    close(fd);
+    *bytes = to;
+    *size = n;
+    return SHD_OK;
+}
+
+static int ends_with(const char *s, const char *end)
+{
+    const size_t a = strlen(s), b = strlen(end);
+    return a >= b && strcmp(s + a - b, end) == 0;
+}
+
+/* `file` is a path of tokenizer.json or tokenizer.model. */
+static int open_file(const opener *o, const char *file, shd_tokenizer **out, shd_error *err)
+{
+    const char *slash = strrchr(file, '/');
+    char *beside = shd_asprintf("%.*s/tokenizer_config.json", (int)(slash - file), file);
+    char *bytes = NULL, *config = NULL;
+    size_t size = 0;
+    shd_tokenizer_files files = {.path = file};
+    int rc = read_file(o, file, &bytes, &size, err);
+    if (rc == SHD_OK) {
+        rc = read_file(o, beside, &config, &files.config_size, err);
+        rc = rc == SHD_ENOTFOUND ? SHD_OK : rc;
+    }
+    if (rc == SHD_OK) {
+        files.config = config;
+        if (ends_with(file, ".json")) {
+            files.json = bytes;
+            files.json_size = size;
+        } else {
+            files.model = bytes;
+            files.model_size = size;
+        }
+        rc = shd_tokenizer_create(&files, out, err);
+    }
+    free(bytes);
+    free(config);
+    free(beside);
+    return rc;
+}
+
+int shd_tokenizer_open(const shd_identity *who, char *const *roots, uint32_t n_roots,
+                       const char *name, shd_tokenizer **out, shd_error *err)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
+    const opener o = {who, roots, n_roots};
+    if (strcmp(name, "bytes") == 0) {
+        *out = shd_tokenizer_bytes();
+        return SHD_OK;
+    }
+    if (name[0] != '/') {
+        return shd_fail(err, SHD_EINVAL,
+                        "tokenizer '%s' is neither 'bytes' nor an absolute path of a file or "
+                        "directory",
+                        name);
+    }
+    if (ends_with(name, ".json") || ends_with(name, ".model")) {
+        return open_file(&o, name, out, err);
+    }
+    int rc = SHD_ENOTFOUND;
+    for (int i = 0; i < 2 && rc == SHD_ENOTFOUND; i++) {
+        char *file = shd_asprintf("%s/%s", name, names[i]);
+        rc = open_file(&o, file, out, err);
+        free(file);
+    }
+    return rc == SHD_ENOTFOUND
+               ? shd_fail(err, rc, "'%s' has neither tokenizer.json nor tokenizer.model", name)
+               : rc;
+}

@@ -1,0 +1,26 @@
+/* Tokenizers that callers name: "bytes", a file, or a directory with tokenizer.json or
+ * tokenizer.model. Floor F5; any thread. */
+#ifndef SHD_DAEMON_SERVICE_TOKENIZER_FILES_H
+#define SHD_DAEMON_SERVICE_TOKENIZER_FILES_H
+
+#include <stdint.h>
+
+#include "daemon/base/err.h"
+#include "daemon/data/tokenizer.h"
+#include "daemon/service/auth.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* `name`: "bytes", or an absolute path: of a file that ends in .json or .model, else of a
+ * directory, whose tokenizer.json is taken before its tokenizer.model. Files are opened with the
+ * rights of `who` beneath `roots`; a tokenizer_config.json beside them is read too. SHD_ENOTFOUND
+ * when there is none; SHD_EPERM, SHD_EDATA, SHD_EUNSUPPORTED as of opening and reading. */
+int shd_tokenizer_open(const shd_identity *who, char *const *roots, uint32_t n_roots,
+                       const char *name, shd_tokenizer **out, shd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
