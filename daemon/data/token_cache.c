@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -173,6 +174,17 @@ static void trim(shd_token_cache *c, const char *keep)
     pthread_mutex_unlock(&c->trim);
 }
 
+void shd_token_progress_get(const shd_token_progress *progress, uint64_t *done, uint64_t *total)
+{
+    *done = __atomic_load_n(&progress->done, __ATOMIC_RELAXED);
+    *total = __atomic_load_n(&progress->total, __ATOMIC_RELAXED);
+}
+
+void shd_token_progress_cancel(shd_token_progress *progress)
+{
+    __atomic_store_n(&progress->cancel, 1, __ATOMIC_RELAXED);
+}
+
 /* ---- the text ---- */
 
 /* The text as it is read: counted, hashed, and cancelled in between. */
@@ -194,7 +206,7 @@ static int changed(const text *t, shd_error *err)
 static int read_some(void *arg, char *buffer, size_t n, size_t *got, shd_error *err)
 {
     text *t = arg;
-    if (atomic_load(&t->progress->cancel)) {
+    if (__atomic_load_n(&t->progress->cancel, __ATOMIC_RELAXED)) {
         return shd_fail(err, SHD_ECANCELLED, "tokenizing '%s' was cancelled", t->path);
     }
     n = n < CHUNK ? n : CHUNK;
@@ -208,7 +220,7 @@ static int read_some(void *arg, char *buffer, size_t n, size_t *got, shd_error *
     XXH3_128bits_update(t->hash, buffer, (size_t)have);
     t->at += (uint64_t)have;
     *got = (size_t)have;
-    atomic_fetch_add(&t->progress->done, (unsigned long long)have);
+    __atomic_fetch_add(&t->progress->done, (uint64_t)have, __ATOMIC_RELAXED);
     return t->at > (uint64_t)t->st.st_size ? changed(t, err) : 0;
 }
 
@@ -377,8 +389,8 @@ static int get(shd_token_cache *c, text *t, shd_data_format format, shd_tokenize
         return shd_fail(err, SHD_EDATA, "'%s' is %s", t->path,
                         S_ISREG(t->st.st_mode) ? "empty" : "not a regular file");
     }
-    atomic_store(&t->progress->done, 0);
-    atomic_store(&t->progress->total, 2 * (unsigned long long)t->st.st_size);
+    __atomic_store_n(&t->progress->done, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&t->progress->total, 2 * (uint64_t)t->st.st_size, __ATOMIC_RELAXED);
     SHD_TRY(hash_text(c, t, &content, err));
     make_key(c, &content, format, tok, key);
     snprintf(name, sizeof(name), "%016llx%016llx" SUFFIX, (unsigned long long)key[1],

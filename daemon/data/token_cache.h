@@ -9,7 +9,6 @@
 #ifndef SHD_DAEMON_DATA_TOKEN_CACHE_H
 #define SHD_DAEMON_DATA_TOKEN_CACHE_H
 
-#include <stdatomic.h>
 #include <stdint.h>
 
 #include "daemon/base/err.h"
@@ -28,11 +27,15 @@ int shd_token_cache_open(int dir, const char *name, uint64_t limit, shd_token_ca
                          shd_error *err);
 void shd_token_cache_free(shd_token_cache *cache); /* NULL is fine */
 
-/* Shared with who watches. */
+/* Shared with who watches, from any thread through the functions below; zero at the begin. */
 typedef struct shd_token_progress {
-    atomic_ullong done, total; /* bytes; the text is read twice */
-    atomic_int cancel;         /* set: stop with SHD_ECANCELLED */
+    uint64_t done, total; /* bytes; the text is read twice */
+    int cancel;
 } shd_token_progress;
+
+void shd_token_progress_get(const shd_token_progress *progress, uint64_t *done, uint64_t *total);
+/* Makes the work stop with SHD_ECANCELLED. */
+void shd_token_progress_cancel(shd_token_progress *progress);
 
 /* A source of the tokens of `fd` (a regular file, open for reading; `path` for messages), which
  * `format` (TEXT or JSONL) and `tok` make of it; the source is bound to the file.

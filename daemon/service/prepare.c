@@ -157,7 +157,7 @@ void shd_preparer_free(shd_preparer *preparer)
         return;
     }
     for (shd_preparation *p = preparer->all; p != NULL; p = p->next) {
-        atomic_store(&p->progress.cancel, 1);
+        shd_token_progress_cancel(&p->progress);
     }
     for (shd_preparation *p; (p = preparer->all) != NULL;) {
         preparer->all = p->next;
@@ -185,7 +185,7 @@ shd_preparation *shd_prepare(shd_preparer *preparer, int fd, const char *path,
     p->fn = fn;
     p->arg = arg;
     if (fstat(p->fd, &p->st) == 0) {
-        atomic_store(&p->progress.total, 2 * (unsigned long long)p->st.st_size);
+        p->progress.total = 2 * (uint64_t)p->st.st_size;
     } /* else reading it will say why not */
     shd_preparation **at = &preparer->all;
     while (*at != NULL) {
@@ -206,8 +206,7 @@ void shd_prepare_progress(const shd_preparation *p, uint64_t *done, uint64_t *to
             break;
         }
     }
-    *done = atomic_load(&shown->progress.done);
-    *total = atomic_load(&shown->progress.total);
+    shd_token_progress_get(&shown->progress, done, total);
 }
 
 void shd_prepare_cancel(shd_preparation *p)
@@ -216,7 +215,7 @@ void shd_prepare_cancel(shd_preparation *p)
         return;
     }
     p->fn = NULL;
-    atomic_store(&p->progress.cancel, 1);
+    shd_token_progress_cancel(&p->progress);
     if (p->state == WAITING) {
         shd_preparation **at = &p->preparer->all;
         while (*at != p) {

@@ -24,6 +24,7 @@ int main(int argc, char **argv)
     }
     spec.micro_batch = static_cast<uint32_t>(atoi(argv[2]));
     spec.seq_len = static_cast<uint32_t>(atoi(argv[3]));
+    spec.packing = 1;
     spec.global_batch = spec.micro_batch * world;
     shd::DataFile file(1 << 20, 97);
     shd::Engine engine(spec, file.Open(), nullptr, atoi(argv[6]));

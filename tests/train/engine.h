@@ -34,6 +34,7 @@ inline shd_spec SmallSpec(const std::string &strategy, uint32_t world)
     spec.accumulation = 1;
     spec.global_batch = spec.micro_batch * world;
     spec.seq_len = 17;
+    spec.packing = 1;
     spec.schedule = {SHD_SCHEDULE_COSINE, 1e-2, 1e-3, 5, 50, 0};
     spec.weight_decay = 0.1;
     spec.optim.beta1 = 0.9;
