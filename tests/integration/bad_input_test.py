@@ -329,7 +329,7 @@ class Admission(BadInput):
         self.check_proposals(result.err.strip(), flags)
 
     def test_nothing_would_help(self):
-        result = self.d.ctl("submit", "--data", self.d.text, "--model", "gpt2", "--seq-len", "64", "--micro-batch", "1")
+        result = self.d.ctl("submit", "--data", self.d.text, "--model", "gpt2", "--tokenizer", "bytes", "--seq-len", "64", "--micro-batch", "1")
         self.assertRefused(result, EXIT_REFUSED, "does not fit", "needs", "has", "memory_per_rank")
 
     def test_memory_of_other_jobs_counts(self):
