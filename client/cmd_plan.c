@@ -28,6 +28,9 @@ static void print(shc_env *env, const Shard__V1__PlanResponse *plan)
     if (plan->n_degrees >= 4)
         shc_buf_printf(&out, ": p,g,o %u,%u,%u of %u ranks", plan->degrees[0], plan->degrees[1],
                        plan->degrees[2], plan->degrees[3]);
+    if (spec && *spec->dtype)
+        shc_buf_printf(&out, "; %s, reduced in %s; checkpointing %s; %s", spec->dtype,
+                       spec->reduce_dtype, spec->activation_checkpointing, spec->optimizer);
     shc_buf_puts(&out, "\n\n");
     shc_view_memory(&out, &env->term, plan->memory, plan->n_memory, 0);
     if (plan->n_comm) {

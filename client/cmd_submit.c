@@ -121,6 +121,11 @@ static void announce(shc_env *env, const Shard__V1__Job *job)
     shc_buf_printf(&line, ", %s parameters, %s on %zu ranks",
                    shc_format_count(text, (double)job->parameters), shc_buf_str(&strategy),
                    job->n_rank_ids);
+    if (job->trainable && job->trainable < job->parameters)
+        shc_buf_printf(&line, ", %s of them trained",
+                       shc_format_count(text, (double)job->trainable));
+    if (spec && *spec->dtype && strcmp(spec->dtype, "fp32"))
+        shc_buf_printf(&line, ", %s", spec->dtype);
     if (bytes) {
         shc_format_bytes(text, bytes);
         shc_buf_printf(&line, ", %s planned per rank", text);

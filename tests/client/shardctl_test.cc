@@ -247,6 +247,18 @@ TEST_F(Ctl, SubmitShowsEveryOfFewStepsAndEndsWithZero)
     EXPECT_EQ(r.out.find('\033'), std::string::npos);
 }
 
+TEST_F(Ctl, SubmitSaysWhatIsNotOrdinary)
+{
+    TestJob job;
+    job.spec.dtype = const_cast<char *>("bf16");
+    job.job.trainable = 21000;
+    daemon->reply("CreateJob", job.job);
+    EXPECT_EQ(
+        ctl({"submit", "--model", "gpt-byte-1m", "--detach"}).out,
+        "job 7 (tale): gpt-byte-1m, 842k parameters, zero3 on 2 ranks, 21.0k of them trained, "
+        "bf16\n");
+}
+
 TEST_F(Ctl, FailedOrCancelledIsOne)
 {
     script_job(2, FAILED, "the loss is not finite at step 2");
@@ -620,7 +632,16 @@ TEST_F(Ctl, PlanThatDoesNotFitIsFour)
     EXPECT_EQ(r.status, 4);
     EXPECT_NE(r.out.find("\ndoes not fit: needs 5 GiB"), std::string::npos) << r.out;
     plan.fits = 1;
+    TestJob job;
+    job.spec.dtype = const_cast<char *>("bf16");
+    job.spec.reduce_dtype = const_cast<char *>("fp32");
+    job.spec.activation_checkpointing = const_cast<char *>("full");
+    job.spec.optimizer = const_cast<char *>("lion");
+    plan.spec = &job.spec;
     daemon->reply("Plan", plan);
+    EXPECT_NE(ctl({"plan", "--model", "gpt2"})
+                  .out.find("\nzero3; bf16, reduced in fp32; checkpointing full; lion\n"),
+              std::string::npos);
     EXPECT_EQ(ctl({"plan", "--model", "gpt2"}).status, 0);
     r = json({"plan", "--model", "gpt2"});
     EXPECT_TRUE(json_is_true(Json(r.out).at("fits")));
