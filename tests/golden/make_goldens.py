@@ -216,6 +216,7 @@ def make(name, folder):
 MIXED_STEPS = 100
 MIXED_BATCHES = 10
 MIXED_LENGTH = 24
+MIXED_LR = 1e-3
 MIXED = {
     "mixed_gpt2": gpt2(2, 4, 32, 24, 64),
     "mixed_llama": llama(LlamaConfig, 2, 4, 2, 32, 48, 24, 64, tie_word_embeddings=True),
@@ -243,7 +244,7 @@ def train_mixed(config, seed, tokens, targets, dtype):
     others = [p for p in master.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW(
         [{"params": decay, "weight_decay": HYPER["weight_decay"]}, {"params": others, "weight_decay": 0.0}],
-        lr=HYPER["lr"], betas=(HYPER["beta1"], HYPER["beta2"]), eps=HYPER["eps"], foreach=False, fused=False,
+        lr=MIXED_LR, betas=(HYPER["beta1"], HYPER["beta2"]), eps=HYPER["eps"], foreach=False, fused=False,
     )
     losses = []
     for step in range(MIXED_STEPS):
@@ -264,7 +265,7 @@ def train_mixed(config, seed, tokens, targets, dtype):
                 gradient = shadow[n].grad.float()
                 p.grad = gradient if p.grad is None else p.grad + gradient
         torch.nn.utils.clip_grad_norm_(master.parameters(), HYPER["clip"], foreach=False)
-        rate = HYPER["lr"] * min(1.0, (step + 1) / HYPER["warmup"])
+        rate = MIXED_LR * min(1.0, (step + 1) / HYPER["warmup"])
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
@@ -284,7 +285,7 @@ def make_mixed(name, folder):
         name, curves["loss/fp32"][0], curves["loss/fp32"][-1], max(apart), sum(apart) / len(apart)))
     fields = {"batch": BATCH, "length": MIXED_LENGTH, "batches": MIXED_BATCHES}
     fields.update({k: v for k, v in HYPER.items() if k != "lr_min"})
-    fields["steps"] = MIXED_STEPS
+    fields.update({"lr": MIXED_LR, "steps": MIXED_STEPS})
     tensors = {"tokens": tokens.to(torch.int32), "targets": targets.to(torch.int32)}
     tensors.update({n: torch.tensor(v, dtype=torch.float64) for n, v in curves.items()})
     tensors.update({"init/" + n: t for n, t in initial.items()})
