@@ -4,17 +4,25 @@
 #include <string.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/data/tokenizer.h"
 #include "daemon/service/job.h"
 #include "daemon/service/jobs.h"
 #include "daemon/service/sampling.h"
 
-enum { DEFAULT_TOKENS = 128, MAX_TOKENS = 100000, MAX_STOPS = 256, MAX_AT_ONCE = 4 };
+enum {
+    DEFAULT_TOKENS = 128,
+    MAX_TOKENS = 100000,
+    MAX_STOPS = 256,
+    MAX_ENCODING = 16, /* prompts on the pool at one time */
+    MAX_AT_ONCE = 4
+};
 
 /* Where a generation's item is, besides on the ranks. */
 typedef enum place {
-    AT_WORK = 0, /* in the job's queue, or on the ranks */
-    GATED,       /* parked: as many as may are at work already */
-    SLOW         /* parked: the client reads too slowly and the next token waits for room */
+    ENCODING = 0, /* not in a job yet: its prompt becomes tokens on the pool */
+    AT_WORK,      /* in the job's queue, or on the ranks */
+    GATED,        /* parked: as many as may are at work already */
+    SLOW          /* parked: the client reads too slowly and the next token waits for room */
 } place;
 
 /* One stream. While AT_WORK it is one of job->generating. */
@@ -31,7 +39,26 @@ typedef struct generation {
     size_t n_said;
     int32_t *stops; /* [n_stops] */
     size_t n_stops;
+    shd_text_stream *text; /* NULL: the job has no tokenizer */
+
+    uint64_t stream;     /* names its cache; 0: none, the context slides */
+    uint32_t prefill;    /* as of shd_work */
+    uint64_t cache_step; /* likewise */
+
+    /* While ENCODING. */
+    uv_work_t work;
+    shd_jobs *jobs;
+    char job_id[9];
+    shd_tokenizer *tokenizer;
+    char *prompt;
+    size_t prompt_size;
+    shd_ids ids;
+    int rc;
+    shd_error err;
 } generation;
+
+static uint32_t encoding;    /* loop thread */
+static uint64_t last_stream; /* loop thread */
 
 static void generation_free(generation *g)
 {
@@ -39,6 +66,10 @@ static void generation_free(generation *g)
     free(g->context);
     free(g->said);
     free(g->stops);
+    free(g->prompt);
+    shd_text_stream_free(g->text);
+    shd_tokenizer_free(g->tokenizer);
+    shd_ids_fini(&g->ids);
     free(g);
 }
 
@@ -166,6 +197,22 @@ static int is_stop(const generation *g, int32_t token)
     return 0;
 }
 
+/* What the token adds to the text; a stop token adds nothing but what is left before it. */
+static void add_text(generation *g, int32_t token, int stopped, int over,
+                     Shard__V1__GenerateResponse *response)
+{
+    size_t n = 0, rest = 0;
+    const char *text = stopped ? NULL : shd_text_stream_push(g->text, token, &n);
+    response->text.data = shd_malloc(n);
+    memcpy(response->text.data, text != NULL ? text : "", n);
+    if (over) {
+        text = shd_text_stream_end(g->text, &rest);
+        response->text.data = shd_reallocarray(response->text.data, n + rest, 1);
+        memcpy(response->text.data + n, text, rest);
+    }
+    response->text.len = n + rest;
+}
+
 /* Picks and sends a token. 1: the stream goes on; 0: it is over and freed. */
 static int send_token(generation *g, const shd_work *work, uint32_t vocab)
 {
@@ -178,6 +225,10 @@ static int send_token(generation *g, const shd_work *work, uint32_t vocab)
         give_up(g, &err);
         return 0;
     }
+    if (g->cache_step != work->step) {
+        g->prefill = work->batch.length;
+        g->cache_step = work->step;
+    }
     response.step = work->step;
     append(g, response.token);
     g->made++;
@@ -185,7 +236,11 @@ static int send_token(generation *g, const shd_work *work, uint32_t vocab)
     if (over) {
         response.finish = (char *)(stopped ? "stop" : "length");
     }
+    if (g->text != NULL) {
+        add_text(g, response.token, stopped, over, &response);
+    }
     shd_call_send(g->call, &response.base);
+    free(response.text.data);
     if (over) {
         shd_call_end(g->call);
         generation_free(g);
@@ -237,6 +292,9 @@ static void on_gone(void *arg)
     shd_job *job = g->item.job;
     const int had_turn = g->place == AT_WORK;
     g->call = NULL;
+    if (g->place == ENCODING) {
+        return; /* after_encode frees it */
+    }
     if (!had_turn) {
         unpark(g);
         generation_free(g);
@@ -300,6 +358,10 @@ static int parse_stops(const Shard__V1__GenerateRequest *q, const shd_job *job, 
     for (size_t i = 0; i < q->n_stop; i++) {
         g->stops[g->n_stops++] = q->stop[i];
     }
+    const int32_t eos = job->tokenizer != NULL ? shd_tokenizer_eos(job->tokenizer) : -1;
+    if (!q->ignore_eos && eos >= 0) {
+        g->stops[g->n_stops++] = eos;
+    }
     return SHD_OK;
 }
 
@@ -320,17 +382,6 @@ static void set_prompt(generation *g, const int32_t *prompt, size_t n, uint32_t 
     }
 }
 
-static int parse_prompt(const Shard__V1__GenerateRequest *q, const shd_job *job, generation *g,
-                        shd_error *err)
-{
-    if (q->n_prompt == 0) {
-        return shd_fail(err, SHD_EINVAL, "the prompt is empty; give at least one token");
-    }
-    SHD_TRY(check_tokens(q->prompt, q->n_prompt, job->spec.model.vocab, "the prompt", err));
-    set_prompt(g, q->prompt, q->n_prompt, job->spec.seq_len);
-    return SHD_OK;
-}
-
 /* Lets the stream in: it has its turn, or waits for one. On failure it stays the caller's. */
 static int enter(generation *g, shd_job *job, shd_error *err)
 {
@@ -341,34 +392,133 @@ static int enter(generation *g, shd_job *job, shd_error *err)
     return SHD_OK;
 }
 
-static void generate(shd_call *call, const ProtobufCMessage *request, void *service)
+/* The prompt is there as tokens: the stream begins. Frees it on failure. */
+static void begin(generation *g, shd_job *job, const int32_t *prompt, size_t n)
 {
-    const Shard__V1__GenerateRequest *q = (const Shard__V1__GenerateRequest *)request;
+    shd_error err;
+    int rc =
+        n > 0 ? SHD_OK : shd_fail(&err, SHD_EINVAL, "the prompt is empty; give at least one token");
+    if (rc == SHD_OK) {
+        rc = check_tokens(prompt, n, job->spec.model.vocab, "the prompt", &err);
+    }
+    if (rc == SHD_OK) {
+        g->item.job = job;
+        g->stream = ++last_stream;
+        g->cache_step = UINT64_MAX;
+        set_prompt(g, prompt, n, job->spec.seq_len);
+        rc = enter(g, job, &err);
+    }
+    if (rc < 0) {
+        give_up(g, &err);
+    }
+}
+
+/* The job of a call that may use its weights; NULL: the call has failed. */
+static shd_job *find_job(shd_call *call, shd_jobs *jobs, const char *ref)
+{
     shd_job *job;
     shd_error err;
-    if (shd_jobs_find(service, shd_call_identity(call), q->job, SHD_RIGHT_USE, &job, &err) < 0) {
+    if (shd_jobs_find(jobs, shd_call_identity(call), ref, SHD_RIGHT_USE, &job, &err) < 0) {
         shd_call_fail(call, &err);
-        return;
+        return NULL;
     }
     if (job->trainer == NULL) {
         shd_call_failf(call, SHD_ESTATE, "job %s is %s%s%s; its weights are gone", job->id,
                        shd_job_state_name(job->state), job->reason[0] != '\0' ? ": " : "",
                        job->reason);
+        return NULL;
+    }
+    return job;
+}
+
+/* ---- prompts of text ---- */
+
+/* What the tokenizer's template puts before a text, then the text; nothing behind it, for it is to
+ * go on. */
+static void on_encode(uv_work_t *work)
+{
+    generation *g = work->data;
+    const int32_t *before, *after;
+    size_t n_before, n_after;
+    shd_tokenizer_template(g->tokenizer, &before, &n_before, &after, &n_after);
+    shd_ids_append(&g->ids, before, n_before);
+    shd_encoder *encoder = shd_encoder_create(g->tokenizer);
+    g->rc = shd_encoder_run(encoder, g->prompt, g->prompt_size, 0, &g->ids, &g->err);
+    shd_encoder_free(encoder);
+}
+
+static void after_encode(uv_work_t *work, int status)
+{
+    (void)status; /* nobody cancels it */
+    generation *g = work->data;
+    shd_jobs *jobs = g->jobs;
+    encoding--;
+    if (g->call == NULL || g->rc < 0) {
+        give_up(g, &g->err);
+    } else {
+        shd_job *job = find_job(g->call, jobs, g->job_id);
+        if (job == NULL) {
+            generation_free(g);
+        } else {
+            begin(g, job, g->ids.items, g->ids.n);
+        }
+    }
+    shd_jobs_unhold(jobs);
+}
+
+static int encode(generation *g, shd_jobs *jobs, const shd_job *job,
+                  const ProtobufCBinaryData *text, shd_error *err)
+{
+    if (job->tokenizer == NULL) {
+        return shd_fail(err, SHD_EINVAL,
+                        "job %s has no tokenizer to read a text with; send token ids, or make the "
+                        "job with --tokenizer",
+                        job->id);
+    }
+    if (encoding >= MAX_ENCODING) {
+        return shd_fail(err, SHD_EFULL, "%u prompts are being tokenized already; try again",
+                        encoding);
+    }
+    g->jobs = jobs;
+    memcpy(g->job_id, job->id, sizeof(g->job_id));
+    g->tokenizer = shd_tokenizer_ref(job->tokenizer);
+    g->prompt = shd_malloc(text->len);
+    memcpy(g->prompt, text->data, text->len);
+    g->prompt_size = text->len;
+    g->work.data = g;
+    encoding++;
+    shd_jobs_hold(jobs);
+    shd_call_callbacks(g->call, on_gone, on_writable, g);
+    uv_queue_work(shd_jobs_get_options(jobs)->loop, &g->work, on_encode, after_encode);
+    return SHD_OK;
+}
+
+static void generate(shd_call *call, const ProtobufCMessage *request, void *service)
+{
+    const Shard__V1__GenerateRequest *q = (const Shard__V1__GenerateRequest *)request;
+    shd_job *job = find_job(call, service, q->job);
+    if (job == NULL) {
         return;
     }
     generation *g = shd_calloc(1, sizeof(*g));
+    shd_error err;
     g->call = call;
     g->item.finish = on_token;
-    g->item.job = job;
     int rc = parse_sampling(q, g, &err);
     if (rc == SHD_OK) {
         rc = parse_stops(q, job, g, &err);
     }
-    if (rc == SHD_OK) {
-        rc = parse_prompt(q, job, g, &err);
+    if (rc == SHD_OK && q->prompt_text.len > 0 && q->n_prompt > 0) {
+        rc = shd_fail(&err, SHD_EINVAL, "the prompt is given as text and as tokens; give one");
     }
-    if (rc == SHD_OK) {
-        rc = enter(g, job, &err);
+    if (rc == SHD_OK && job->tokenizer != NULL) {
+        g->text = shd_text_stream_create(job->tokenizer, 0);
+    }
+    if (rc == SHD_OK && q->prompt_text.len > 0) {
+        rc = encode(g, service, job, &q->prompt_text, &err);
+    } else if (rc == SHD_OK) {
+        begin(g, job, q->prompt, q->n_prompt);
+        return;
     }
     if (rc < 0) {
         give_up(g, &err);

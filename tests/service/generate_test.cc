@@ -145,6 +145,52 @@ TEST_F(Generate, TheEndOfTheJobEndsThoseThatWaitForATurn)
     }
 }
 
+TEST_F(Generate, TextGoesThroughTheTokenizer)
+{
+    start(false);
+    const std::string id = create_running(Spec("g").data(data).steps(1000000), false);
+    // The fake likes the byte after the last one: C3 A4 A5 A6 is a character and two torn ones.
+    std::string text = "x\xC2";
+    prompt.clear();
+    q.prompt_text.data = reinterpret_cast<uint8_t *>(&text[0]);
+    q.prompt_text.len = text.size();
+    auto texts = [&](uint32_t tokens) {
+        Call c = make_call();
+        generate(c.get(), id, tokens);
+        turn_until([&] { return c->finished; });
+        EXPECT_TRUE(c->ok()) << c->error;
+        std::vector<std::string> out;
+        for (const Packed &p : c->sent) {
+            Unpacked<Shard__V1__GenerateResponse> r(p);
+            out.emplace_back(reinterpret_cast<const char *>(r->text.data), r->text.len);
+        }
+        return out;
+    };
+    EXPECT_EQ(texts(1), (std::vector<std::string>{"\xEF\xBF\xBD"})); // torn at the end
+    text = "xy";
+    EXPECT_EQ(texts(3), (std::vector<std::string>{"z", "{", "|"}));
+    int32_t stop = '|';
+    q.stop = &stop;
+    q.n_stop = 1;
+    EXPECT_EQ(texts(9), (std::vector<std::string>{"z", "{", ""})) << "a stop token is no text";
+    prompt = {1};
+    Call both = make_call();
+    generate(both.get(), id, 1);
+    EXPECT_NE(both->error.find("as text and as tokens"), std::string::npos) << both->error;
+    // Who leaves while the prompt is being tokenized, and a job that goes meanwhile.
+    prompt.clear();
+    Call gone = make_call();
+    generate(gone.get(), id, 1);
+    gone->go();
+    Call late = make_call();
+    generate(late.get(), id, 1);
+    ref("CancelJob", id);
+    ref("DeleteJob", id);
+    turn_until([&] { return late->finished; });
+    EXPECT_FALSE(late->ok());
+    turn();
+}
+
 TEST_F(Generate, TheContextSlides)
 {
     start(
