@@ -137,6 +137,105 @@ TEST(Gradient, Gelu)
     });
 }
 
+TEST(Gradient, GeluWithErf)
+{
+    const std::vector<int32_t> ids = Identity(4);
+    Check({{4, 33, 0.0, 2.0}}, [&](auto &b) {
+        auto x = b.embedding(b.param(0), b.none(), ids, 4);
+        auto y = b.gelu_erf(x);
+        b.drop(x);
+        b.weigh(y);
+        b.drop(y);
+    });
+}
+
+TEST(Gradient, RmsNormOfRowsAndOfHeads)
+{
+    const std::vector<int32_t> ids = Identity(6);
+    for (int64_t width : {12, 4}) {
+        Check({{6, 12}, {width, 0, 1.0}}, [&](auto &b) {
+            auto x = b.embedding(b.param(0), b.none(), ids, 6);
+            auto y = b.rmsnorm(x, b.param(1), 1e-3f);
+            b.drop(x);
+            b.weigh(y);
+            b.drop(y);
+        });
+    }
+}
+
+TEST(Gradient, SwiGlu)
+{
+    const std::vector<int32_t> ids = Identity(4);
+    Check({{4, 33, 0.0, 2.0}, {4, 33}}, [&](auto &b) {
+        auto gate = b.embedding(b.param(0), b.none(), ids, 4);
+        auto up = b.embedding(b.param(1), b.none(), ids, 4);
+        auto y = b.swiglu(gate, up);
+        b.drop(gate);
+        b.drop(up);
+        b.weigh(y);
+        b.drop(y);
+    });
+    // Both from the same rows, and these have other users.
+    Check({{4, 6}, {6, 6}, {6, 6}}, [&](auto &b) {
+        auto x = b.embedding(b.param(0), b.none(), ids, 4);
+        auto gate = b.linear(x, b.param(1), b.none(), b.none(), 0);
+        auto up = b.linear(x, b.param(2), b.none(), gate, 0);
+        auto y = b.swiglu(gate, up);
+        b.drop(gate);
+        b.drop(up);
+        auto z = b.linear(y, b.param(1), b.none(), x, 0);
+        b.drop(x);
+        b.drop(y);
+        b.weigh(z);
+        b.drop(z);
+    });
+}
+
+TEST(Gradient, Rope)
+{
+    const std::vector<int32_t> ids = Identity(6);
+    const std::vector<float> inv_freq = {1.0f, 0.1f, 0.01f};
+    for (int64_t pos0 : {0, 5}) {
+        for (int kept : {0, 1}) { // whether x has another reader, so that it is not turned in place
+            Check({{6, 12}, {12, 12}}, [&](auto &b) {
+                auto x = b.embedding(b.param(0), b.none(), ids, 6);
+                auto y = kept ? b.linear(x, b.param(1), b.none(), b.none(), 0) : b.none();
+                auto z = b.rope(x, inv_freq, 3, pos0);
+                if (kept) {
+                    b.weigh(y);
+                    b.drop(y);
+                }
+                b.weigh(z);
+                b.drop(z);
+            });
+        }
+    }
+}
+
+TEST(Gradient, AttentionOfSeparateProjections)
+{
+    const std::vector<int32_t> ids = Identity(8);
+    for (int64_t kv_heads : {1, 2, 4}) {
+        for (int64_t window : {0, 1, 3}) {
+            for (int64_t tokens : {4, 8}) {
+                const shd_attn_spec spec = {4, kv_heads, 3, window, 0.6f};
+                Check({{8, 12, 0.0, 1.0}, {8, kv_heads * 3, 0.0, 1.0}, {8, kv_heads * 3, 0.0, 1.0}},
+                      [&](auto &b) {
+                          auto q = b.embedding(b.param(0), b.none(), ids, 8);
+                          auto k = b.embedding(b.param(1), b.none(), ids, 8);
+                          auto v = b.embedding(b.param(2), b.none(), ids, 8);
+                          auto y = b.heads(q, k, v, spec, tokens);
+                          b.drop(q);
+                          b.drop(k);
+                          b.drop(v);
+                          b.weigh(y);
+                          b.drop(y);
+                      });
+            }
+        }
+    }
+}
+
 TEST(Gradient, Attention)
 {
     for (int64_t tokens : {1, 3, 6}) {
@@ -272,6 +371,56 @@ TEST(Gradient, OfParametersUsedTwice)
             b.drop(z);
         });
     }
+}
+
+// As Llama and Qwen3 have it: RMS norms, also of heads, rotary positions, grouped heads, SwiGLU.
+TEST(Gradient, OfALlamaBlock)
+{
+    const shd_attn_spec spec = {4, 2, 6, 3, 0.4f};
+    const std::vector<float> inv_freq = {1.0f, 0.3f, 0.05f};
+    Check({{9, 8},
+           {8, 0, 1.0},
+           {24, 8},
+           {12, 8},
+           {12, 8},
+           {6, 0, 1.0},
+           {8, 24},
+           {8, 0, 1.0},
+           {20, 8},
+           {20, 8},
+           {8, 20},
+           {9, 8}},
+          [&](auto &b) {
+              auto x = b.embedding(b.param(0), b.none(), kIds, 5);
+              auto n = b.rmsnorm(x, b.param(1), 1e-5f);
+              auto q = b.linear(n, b.param(2), b.none(), b.none(), 0);
+              auto k = b.linear(n, b.param(3), b.none(), b.none(), 0);
+              auto v = b.linear(n, b.param(4), b.none(), b.none(), 0);
+              b.drop(n);
+              auto qn = b.rmsnorm(q, b.param(5), 1e-5f);
+              b.drop(q);
+              auto qr = b.rope(qn, inv_freq, 5, 0);
+              auto kr = b.rope(k, inv_freq, 5, 0);
+              auto a = b.heads(qr, kr, v, spec, 5);
+              b.drop(qr);
+              b.drop(kr);
+              b.drop(v);
+              auto mid = b.linear(a, b.param(6), b.none(), x, 0);
+              b.drop(a);
+              b.drop(x);
+              auto n2 = b.rmsnorm(mid, b.param(7), 1e-5f);
+              auto gate = b.linear(n2, b.param(8), b.none(), b.none(), 0);
+              auto up = b.linear(n2, b.param(9), b.none(), b.none(), 0);
+              b.drop(n2);
+              auto f = b.swiglu(gate, up);
+              b.drop(gate);
+              b.drop(up);
+              auto y = b.linear(f, b.param(10), b.none(), mid, 0);
+              b.drop(f);
+              b.drop(mid);
+              b.cross_entropy(y, b.param(11), kTargets);
+              b.drop(y);
+          });
 }
 
 TEST(Gradient, OfATransformerBlock)

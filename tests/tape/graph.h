@@ -139,6 +139,88 @@ class Naive
         }
         return out;
     }
+    T gelu_erf(const T &x)
+    {
+        T out = x;
+        for (double &v : out[0].x) {
+            v = 0.5 * v * std::erfc(-v / std::sqrt(2.0));
+        }
+        return out;
+    }
+    T swiglu(const T &gate, const T &up)
+    {
+        T out = gate;
+        for (size_t i = 0; i < out[0].x.size(); i++) {
+            out[0].x[i] = gate[0].x[i] / (1 + std::exp(-gate[0].x[i])) * up[0].x[i];
+        }
+        return out;
+    }
+    T rmsnorm(const T &x, const T &w, float eps)
+    {
+        T out = x;
+        const int64_t C = static_cast<int64_t>(w[0].x.size());
+        for (int64_t r = 0; r < x[0].rows; r++) {
+            for (int64_t g = 0; g < x[0].cols; g += C) {
+                double square = 0;
+                for (int64_t c = g; c < g + C; c++) {
+                    square += std::pow(x[0].at(r, c), 2) / static_cast<double>(C);
+                }
+                for (int64_t c = g; c < g + C; c++) {
+                    out[0].at(r, c) = x[0].at(r, c) / std::sqrt(square + static_cast<double>(eps)) *
+                                      w[0].x[static_cast<size_t>(c - g)];
+                }
+            }
+        }
+        return out;
+    }
+    T rope(const T &x, const std::vector<float> &inv_freq, int64_t tokens, int64_t pos0)
+    {
+        T out = x;
+        const int64_t half = static_cast<int64_t>(inv_freq.size());
+        for (int64_t r = 0; r < x[0].rows; r++) {
+            for (int64_t h = 0; h < x[0].cols; h += 2 * half) {
+                for (int64_t i = 0; i < half; i++) {
+                    const double angle = static_cast<double>(static_cast<float>(pos0 + r % tokens) *
+                                                             inv_freq[static_cast<size_t>(i)]);
+                    const double a = x[0].at(r, h + i), b = x[0].at(r, h + half + i);
+                    out[0].at(r, h + i) = a * std::cos(angle) - b * std::sin(angle);
+                    out[0].at(r, h + half + i) = b * std::cos(angle) + a * std::sin(angle);
+                }
+            }
+        }
+        return out;
+    }
+    T heads(const T &q, const T &k, const T &v, const shd_attn_spec &spec, int64_t tokens)
+    {
+        const int64_t D = spec.head_dim, group = spec.heads / spec.kv_heads;
+        T out = {{q[0].rows, spec.heads * D, {}}};
+        out[0].x.resize(static_cast<size_t>(q[0].rows * spec.heads * D));
+        for (int64_t r = 0; r < q[0].rows; r++) {
+            int64_t first = r / tokens * tokens;
+            if (spec.window > 0) {
+                first = std::max(first, r - spec.window + 1);
+            }
+            for (int64_t h = 0; h < spec.heads; h++) {
+                std::vector<double> p;
+                double sum = 0;
+                for (int64_t j = first; j <= r; j++) {
+                    double dot = 0;
+                    for (int64_t d = 0; d < D; d++) {
+                        dot += q[0].at(r, h * D + d) * k[0].at(j, h / group * D + d);
+                    }
+                    p.push_back(std::exp(dot * static_cast<double>(spec.scale)));
+                    sum += p.back();
+                }
+                for (int64_t j = first; j <= r; j++) {
+                    for (int64_t d = 0; d < D; d++) {
+                        out[0].at(r, h * D + d) +=
+                            p[static_cast<size_t>(j - first)] / sum * v[0].at(j, h / group * D + d);
+                    }
+                }
+            }
+        }
+        return out;
+    }
     T attention(const T &qkv, int64_t heads, int64_t tokens)
     {
         const int64_t C = qkv[0].cols / 3, D = C / heads;
@@ -202,12 +284,14 @@ class Taped
   public:
     using T = shd_tensor *;
 
-    explicit Taped(const std::vector<Param> &defs, uint64_t extent = 16 << 20) : defs_(defs)
+    explicit Taped(const std::vector<Param> &defs, uint64_t extent = 16 << 20,
+                   shd_dtype dtype = SHD_F32)
+        : defs_(defs)
     {
         dev_ = shd_device_create_cpu(1, 0);
         shd_error err = {};
         EXPECT_EQ(0, shd_device_arena(dev_, extent, &arena, &err)) << err.message;
-        tape = shd_tape_create(dev_, arena, SHD_F32);
+        tape = shd_tape_create(dev_, arena, dtype);
         params.resize(defs.size());
         for (size_t i = 0; i < defs.size(); i++) {
             shd_tensor &t = params[i];
@@ -215,6 +299,7 @@ class Taped
             t.ndim = defs[i].cols > 0 ? 2 : 1;
             t.shape[0] = defs[i].rows;
             t.shape[1] = defs[i].cols;
+            t.dtype = dtype;
             t.is_param = 1;
             t.requires_grad = 1;
             t.refs = 1;
@@ -257,6 +342,28 @@ class Taped
     T gelu(T x)
     {
         return shd_tape_gelu(tape, x, SHD_GELU_TANH);
+    }
+    T gelu_erf(T x)
+    {
+        return shd_tape_gelu(tape, x, SHD_GELU_ERF);
+    }
+    T swiglu(T gate, T up)
+    {
+        return shd_tape_swiglu(tape, gate, up);
+    }
+    T rmsnorm(T x, T w, float eps)
+    {
+        return shd_tape_rmsnorm(tape, x, w, eps);
+    }
+    // Takes the handle.
+    T rope(T x, const std::vector<float> &inv_freq, int64_t tokens, int64_t pos0)
+    {
+        return shd_tape_rope(tape, x, inv_freq.data(), 2 * static_cast<int64_t>(inv_freq.size()),
+                             tokens, pos0);
+    }
+    T heads(T q, T k, T v, const shd_attn_spec &spec, int64_t tokens)
+    {
+        return shd_tape_attention(tape, q, k, v, &spec, tokens, nullptr);
     }
     T attention(T qkv, int64_t heads, int64_t tokens)
     {
