@@ -106,7 +106,7 @@ int shd_job_create(const shd_job_params *params, shd_job **out, shd_error *err)
     job->tokenizer = params->files->tokenizer;
     params->files->tokenizer = NULL;
     int rc = shd_trainer_create(&job->spec, &job->plan, options->ranks + job->first_rank, NULL,
-                                NULL, &job->trainer, err);
+                                NULL, NULL, &job->trainer, err);
     rc = rc == SHD_OK ? shd_job_prepare(job, params->files, err) : rc;
     shd_job_data_fini(params->files);
     if (rc < 0) {

@@ -234,7 +234,7 @@ static void on_step(shd_job *job, const shd_work *work)
     job->tokens_sum = 0;
     if (work->skipped) {
         job->skipped++;
-        job->skipped_in_a_row++;
+        job->skipped_in_a_row += work->overflow ? 0 : 1; /* fp16's loss scale has a floor */
         shd_log(SHD_LOG_WARNING, "job %s (%s): step %llu skipped: the gradient is not finite",
                 job->id, job->spec.name, (unsigned long long)work->step);
     } else {

@@ -8,7 +8,7 @@ typedef struct item {
 
 static uint32_t n_items(const shd_pipeline *pl, int train)
 {
-    return train ? 2 * pl->n_segments : pl->n_segments;
+    return train ? 2 * pl->n_segments - pl->first_backward : pl->n_segments;
 }
 
 static item item_at(const shd_pipeline *pl, uint32_t i)
@@ -31,7 +31,8 @@ static int needs_params(const shd_pipeline *pl, uint32_t i, uint32_t unit)
 {
     const item it = item_at(pl, i);
     const shd_segment *segment = &pl->segments[it.segment];
-    return uses(segment, unit) && (!it.backward || segment->backward_needs_params);
+    return uses(segment, unit) &&
+           (!it.backward || segment->backward_needs_params || segment->recompute);
 }
 
 /* Is unit wanted by the next item, or by any later one when it is to stay gathered? */
@@ -49,7 +50,7 @@ static int keep(const shd_pipeline *pl, const shd_units *units, uint32_t i, uint
 
 static int last_gradient(const shd_pipeline *pl, uint32_t segment, uint32_t unit)
 {
-    for (uint32_t earlier = 0; earlier < segment; earlier++) {
+    for (uint32_t earlier = pl->first_backward; earlier < segment; earlier++) {
         if (uses(&pl->segments[earlier], unit)) {
             return 0;
         }
@@ -60,12 +61,15 @@ static int last_gradient(const shd_pipeline *pl, uint32_t segment, uint32_t unit
 static int run_backward(const shd_pipeline *pl, shd_units *units, uint32_t segment, shd_error *err)
 {
     const shd_segment *seg = &pl->segments[segment];
+    if (seg->recompute) {
+        SHD_TRY(pl->recompute(pl->arg, segment, err));
+    }
     for (uint32_t k = 0; k < seg->n_units; k++) {
         SHD_TRY(shd_unit_grad_begin(units, seg->units[k], err));
     }
     SHD_TRY(pl->backward(pl->arg, segment, err));
     for (uint32_t k = 0; k < seg->n_units; k++) {
-        if (last_gradient(pl, segment, seg->units[k])) {
+        if (!units->units[seg->units[k]].frozen && last_gradient(pl, segment, seg->units[k])) {
             pl->complete_grads(pl->arg, seg->units[k]);
             SHD_TRY(shd_unit_grad_reduce(units, seg->units[k], err));
         }

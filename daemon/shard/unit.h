@@ -1,10 +1,15 @@
 /* The units of one rank: their flat memory, and the collectives that move it. Floor F3; the rank's
  * thread. Every rank calls the same functions in the same order.
  *
- * Per unit of n (padded) elements a rank keeps n/p parameters, n/g gradients and n/o of every state
- * of the optimizer. Two buffers come and go: the full parameters (tag gathered) and the unreduced
- * gradient of the micro-batch at hand (tag comm). A degree of 1 makes the kept memory serve as the
- * full one. */
+ * Per unit of n (padded) elements a rank keeps n/p parameters in the compute dtype, n/g gradients
+ * in the reduce dtype, n/o of every state of the optimizer and, unless the compute dtype is fp32,
+ * n/o of the fp32 master parameters. A frozen unit has its parameters alone. Two buffers come and
+ * go: the full parameters (tag gathered) and the unreduced gradient of the micro-batch at hand (tag
+ * comm), both in the compute dtype. A degree of 1 makes the kept memory serve as the full one.
+ *
+ * Gradients travel in the compute dtype when they are summed in fp32, since widening is exact: the
+ * same bits, half the bytes. Summed in another dtype, they are rounded to it before they travel,
+ * and so is every sum. */
 #ifndef SHD_DAEMON_SHARD_UNIT_H
 #define SHD_DAEMON_SHARD_UNIT_H
 
@@ -16,6 +21,7 @@
 #include "daemon/device/device.h"
 #include "daemon/shard/layout.h"
 #include "daemon/shard/strategy.h"
+#include "kernels/dtype.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,25 +34,32 @@ typedef enum shd_unit_memory { SHD_UNIT_SHARDED = 0, SHD_UNIT_FULL } shd_unit_me
 /* A range of a unit's flat buffer and the memory that holds it. */
 typedef struct shd_range {
     int64_t begin, end; /* elements of the flat buffer */
-    float *data;        /* [end - begin] */
+    void *data;         /* [end - begin] */
 } shd_range;
 
 typedef struct shd_unit {
-    int64_t n;                     /* padded elements */
-    shd_range params;              /* p-part; fp32: these are the master weights */
-    shd_range grads;               /* g-part; only its o-part is ever complete */
-    shd_range master;              /* o-part of the parameters, inside `params` */
+    int64_t n; /* padded elements */
+    int frozen;
+    shd_range params;              /* p-part, compute dtype */
+    shd_range grads;               /* g-part, reduce dtype; only its o-part is ever complete */
+    shd_range master;              /* o-part, fp32; inside `params` when that is fp32 */
     float *state[SHD_UNIT_STATES]; /* [o-part]; of the optimizer, NULL beyond n_states */
     shd_unit_memory memory;
-    float *full;       /* [n] while FULL, else NULL */
-    float *local_grad; /* [n] between grad_begin and grad_reduce, else NULL */
+    void *full;       /* [n] while FULL, else NULL; compute dtype */
+    void *local_grad; /* [n] between grad_begin and grad_reduce, else NULL; compute dtype */
 } shd_unit;
+
+typedef struct shd_units_config {
+    shd_dtype dtype;        /* compute dtype: fp32, bf16 or fp16 */
+    shd_dtype reduce_dtype; /* of the reduction and accumulation of gradients */
+    uint32_t n_states;      /* fp32 values per element that the optimizer keeps */
+} shd_units_config;
 
 typedef struct shd_units {
     const shd_layout *layout; /* borrowed */
     shd_strategy strategy;
+    shd_units_config config;
     uint32_t rank;
-    uint32_t n_states;
     shd_device *dev;                   /* borrowed */
     shd_arena *arena;                  /* borrowed */
     shd_comm *comm;                    /* borrowed; all ranks */
@@ -55,17 +68,19 @@ typedef struct shd_units {
     uint32_t folded;                   /* accumulation rounds that the gradients hold */
 } shd_units;
 
-/* Takes the persistent memory (contents undefined but for zeroed states, of which there are
- * n_states per element) and makes the groups. On failure nothing is held. */
+/* Takes the persistent memory (contents undefined but for zeroed states) and makes the groups. On
+ * failure nothing is held. */
 int shd_units_init(shd_units *units, const shd_layout *layout, const shd_strategy *strategy,
-                   uint32_t n_states, shd_device *dev, shd_arena *arena, shd_comm *comm,
-                   shd_error *err);
+                   const shd_units_config *config, shd_device *dev, shd_arena *arena,
+                   shd_comm *comm, shd_error *err);
 void shd_units_fini(shd_units *units);
 
 /* Makes unit u FULL by all-gathering the p-parts; nothing when it is. */
 int shd_unit_gather(shd_units *units, uint32_t u, shd_error *err);
 /* Drops the full copy; nothing when there is none. */
 void shd_unit_reshard(shd_units *units, uint32_t u);
+
+/* The functions on gradients and on updates do nothing for a frozen unit. */
 
 /* Provides local_grad; contents undefined but for zeroed padding. Nothing when it is there. */
 int shd_unit_grad_begin(shd_units *units, uint32_t u, shd_error *err);
@@ -89,7 +104,7 @@ int shd_unit_sumsq(shd_units *units, uint32_t u, double *sum, shd_error *err);
 /* The o-part of the gradients, for the optimizer. */
 shd_range shd_unit_update_grads(const shd_units *units, uint32_t u);
 
-/* After the optimizer: completes this rank's p-part of the parameters. */
+/* After `master` has changed: rounds it to the compute dtype and completes this rank's p-part. */
 int shd_unit_update_finish(shd_units *units, uint32_t u, shd_error *err);
 
 #ifdef __cplusplus

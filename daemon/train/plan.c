@@ -11,8 +11,15 @@
 static int run_all(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_error *err)
 {
     static const shd_work_kind kinds[] = {
-        SHD_WORK_INIT,        SHD_WORK_DATA_STEP,        SHD_WORK_EVAL,
-        SHD_WORK_NEXT_LOGITS, SHD_WORK_FORWARD_BACKWARD, SHD_WORK_FORWARD_BACKWARD};
+        SHD_WORK_INIT,
+        SHD_WORK_DATA_STEP,
+        SHD_WORK_NEXT_LOGITS, /* as many generations as keep what they have */
+        SHD_WORK_NEXT_LOGITS,
+        SHD_WORK_NEXT_LOGITS,
+        SHD_WORK_NEXT_LOGITS,
+        SHD_WORK_EVAL, /* meanwhile */
+        SHD_WORK_FORWARD_BACKWARD,
+        SHD_WORK_FORWARD_BACKWARD};
     const size_t n_kinds = sizeof kinds / sizeof kinds[0] - (spec->data_path != NULL ? 2 : 0);
     shd_comm_count before[SHD_COMM_KIND_COUNT] = {{0, 0}};
     for (size_t i = 0; i < n_kinds; i++) {
@@ -23,6 +30,8 @@ static int run_all(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_
             work.batch.length = spec->seq_len;
             work.batch.tokens = shd_calloc(spec->seq_len, sizeof *work.batch.tokens);
             work.batch.targets = shd_calloc(spec->seq_len, sizeof *work.batch.targets);
+            work.stream = i;
+            work.cache_step = UINT64_MAX;
         }
         shd_worker_run(worker, &work, UINT64_MAX, &result);
         const int rc = result.rc;
@@ -32,6 +41,13 @@ static int run_all(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_
         shd_work_fini(&work);
         shd_work_fini(&result);
         SHD_TRY(rc);
+        if (kinds[i] == SHD_WORK_INIT) {
+            shd_usage usage[SHD_TAG_COUNT];
+            shd_arena_usage(shd_worker_arena(worker), usage);
+            for (int t = 0; t < SHD_TAG_COUNT; t++) {
+                out->steady[t] = usage[t].now;
+            }
+        }
         shd_comm_count after[SHD_COMM_KIND_COUNT];
         shd_comm_counts(shd_worker_comm(worker), after);
         if (kinds[i] == SHD_WORK_DATA_STEP) {
@@ -61,7 +77,6 @@ static int measure(const shd_spec *spec, int threads_per_rank, shd_plan *out, sh
         shd_usage usage[SHD_TAG_COUNT];
         shd_arena_usage(arena, usage);
         for (int t = 0; t < SHD_TAG_COUNT; t++) {
-            out->steady[t] = usage[t].now;
             out->peak[t] = usage[t].peak;
         }
         out->total_peak = shd_arena_total_peak(arena);
@@ -69,10 +84,11 @@ static int measure(const shd_spec *spec, int threads_per_rank, shd_plan *out, sh
         out->parameters = (uint64_t)shared.layout.numel;
         out->padding = (uint64_t)(shared.layout.padded - shared.layout.numel);
         out->units = shared.layout.n_units;
+        out->trainable = (uint64_t)shared.trainable;
     }
     shd_worker_free(worker);
     shd_device_free(dev);
-    shd_layout_fini(&shared.layout);
+    shd_worker_layout_fini(&shared);
     shd_model_free(model);
     return rc;
 }

@@ -15,12 +15,13 @@ extern "C" {
 
 /* Per rank; all ranks of a job are equal. */
 typedef struct shd_plan {
-    uint64_t steady[SHD_TAG_COUNT]; /* bytes held between steps */
+    uint64_t steady[SHD_TAG_COUNT]; /* bytes held between steps, without generations */
     uint64_t peak[SHD_TAG_COUNT];   /* largest over init, step, evaluation and generation */
     uint64_t total_peak;            /* largest sum over tags at one moment */
     uint64_t extent;                /* bytes to map, fragmentation included */
     shd_comm_count comm_step[SHD_COMM_KIND_COUNT]; /* bytes sent and calls of one optimizer step */
     uint64_t parameters;                           /* elements, tied once, without padding */
+    uint64_t trainable;                            /* of these, not frozen */
     uint64_t padding;                              /* elements */
     uint32_t units;
 } shd_plan;

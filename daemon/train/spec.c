@@ -395,14 +395,7 @@ static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *
 /* What the ranks do not do yet. */
 static int check_ready(const shd_spec *s, shd_error *err)
 {
-    SHD_TRY(only("dtype", shd_dtype_name(s->dtype), "fp32", err));
-    SHD_TRY(only("reduce-dtype", shd_dtype_name(s->reduce_dtype), "fp32", err));
-    SHD_TRY(
-        only("activation-checkpointing", shd_checkpointing_name(s->checkpointing), "none", err));
     SHD_TRY(only("init-from", s->init_from, "random", err));
-    if (s->n_freeze > 0 || s->dropout > 0) {
-        return shd_fail(err, SHD_EUNSUPPORTED, "--freeze and --dropout are not available");
-    }
     return 0;
 }
 

@@ -23,11 +23,12 @@ struct shd_trainer {
     shd_plan plan;
     shd_model *model;
     shd_worker_shared shared;
-    slot *slots;          /* [world] */
-    shd_work *work;       /* in flight, or NULL */
-    shd_work *unfinished; /* had a turn and waits for the next, or NULL */
-    uint64_t turn;        /* rounds of the present turn */
-    double round_ms[2];   /* of the last turn, without and with gradients; 0: not known yet */
+    slot *slots;                /* [world] */
+    shd_work *work;             /* in flight, or NULL */
+    shd_work *unfinished;       /* had a turn and waits for the next, or NULL */
+    uint64_t turn;              /* rounds of the present turn */
+    double round_ms[2];         /* of the last turn, without and with gradients; 0: not known yet */
+    _Atomic(double) loss_scale; /* of the next step */
     struct timespec started;
     atomic_uint remaining;
 };
@@ -97,7 +98,8 @@ int shd_trainer_set_data(shd_trainer *t, shd_source *data, shd_source *eval, shd
 }
 
 int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
-                       shd_source *data, shd_source *eval, shd_trainer **out, shd_error *err)
+                       shd_source *data, shd_source *eval, const shd_param_source *from,
+                       shd_trainer **out, shd_error *err)
 {
     const uint32_t W = spec->strategy.world;
     shd_trainer *t = shd_calloc(1, sizeof *t);
@@ -105,6 +107,12 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
     t->plan = *plan;
     t->shared =
         (shd_worker_shared){.spec = &t->spec, .extent = plan->extent, .data = data, .eval = eval};
+    if (from != NULL) {
+        t->shared.from = *from;
+    }
+    shd_scaler scaler;
+    shd_scaler_init(&scaler, &spec->scaler);
+    atomic_init(&t->loss_scale, scaler.scale);
     int rc = shd_model_create(&t->spec.model, &t->model, err);
     if (rc == 0 && data != NULL) {
         rc = cut_data(t, err);
@@ -138,7 +146,7 @@ void shd_trainer_free(shd_trainer *t)
     free(t->slots);
     shd_windows_free(t->shared.train);
     shd_windows_free(t->shared.held_out);
-    shd_layout_fini(&t->shared.layout);
+    shd_worker_layout_fini(&t->shared);
     shd_model_free(t->model);
     if (t->shared.eval != t->shared.data) {
         shd_source_free(t->shared.eval);
@@ -251,6 +259,10 @@ static void finish(shd_trainer *t)
     work->step = from->step;
     work->samples = from->samples;
     work->skipped = from->skipped;
+    work->overflow = from->overflow;
+    work->loss_scale = from->loss_scale;
+    work->next_loss_scale = from->next_loss_scale;
+    atomic_store(&t->loss_scale, from->next_loss_scale);
     work->ms += ms;
     work->more = work->rc == 0 && from->more;
     t->unfinished = work->more ? work : NULL;
@@ -326,6 +338,11 @@ void shd_trainer_comm(const shd_trainer *t, uint32_t rank, shd_comm_count out[SH
     shd_comm_counts(shd_worker_comm(t->slots[rank].worker), out);
 }
 
+double shd_trainer_loss_scale(const shd_trainer *t)
+{
+    return atomic_load(&((shd_trainer *)t)->loss_scale);
+}
+
 static int check_index(const shd_trainer *t, uint32_t index, shd_error *err)
 {
     if (index >= shd_model_n_params(t->model)) {
@@ -338,7 +355,7 @@ static int check_index(const shd_trainer *t, uint32_t index, shd_error *err)
 int shd_trainer_read_param(shd_trainer *t, uint32_t index, float *out, shd_error *err)
 {
     SHD_TRY(check_index(t, index, err));
-    for (uint32_t r = 0; r < t->spec.strategy.p; r++) {
+    for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
         shd_worker_read_param(t->slots[r].worker, index, out);
     }
     return 0;

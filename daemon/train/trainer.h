@@ -44,6 +44,10 @@ typedef enum shd_work_kind {
     SHD_WORK_NEXT_LOGITS /* logits after the last token of batch (1 sequence); for generation */
 } shd_work_kind;
 
+/* Generations of a job whose keys and values are kept at one time; the least recently used goes
+ * first. Memory of rank 0, from a generation's first token to the next work with gradients. */
+#define SHD_GENERATE_CACHES 4
+
 typedef struct shd_work {
     shd_work_kind kind;
     shd_batch batch;
@@ -52,6 +56,15 @@ typedef struct shd_work {
     double lr, clip, weight_decay;
     int want_logprobs;
 
+    /* NEXT_LOGITS. The bits of the logits depend on the tokens, on the weights and on how the
+     * tokens were cut into passes, never on what else the ranks did: the first `prefill` tokens in
+     * one pass, every later one alone. When cache_step is not the present optimizer step, all
+     * tokens are run in one pass; the caller then sets prefill = length and cache_step = step for
+     * the next. */
+    uint64_t stream;     /* of one generation; 0: nothing is kept of it, all tokens in one pass */
+    uint32_t prefill;    /* tokens */
+    uint64_t cache_step; /* UINT64_MAX at first */
+
     /* Results, valid in `done`. */
     int rc; /* 0 or an shd_err; then `err` says more. SHD_EINVAL leaves the job as it was; every
                other number means that the job's state is lost */
@@ -59,13 +72,15 @@ typedef struct shd_work {
     double loss; /* nats per valid token; 0 when there is none */
     uint64_t valid_tokens;
     double grad_norm, lr_used;
-    uint64_t step;    /* optimizer steps taken, after this work */
-    uint64_t samples; /* global sample cursor, after this work */
-    int skipped;      /* the gradient was not finite: nothing applied */
-    double ms;        /* wall time on the ranks, over all turns */
-    int more;         /* only this turn is over: submit the same item again */
-    float *logprobs;  /* [sequences, length] log p(target), 0 where ignored; NULL unless asked */
-    float *logits;    /* [vocab]; NEXT_LOGITS */
+    uint64_t step;                      /* optimizer steps taken, after this work */
+    uint64_t samples;                   /* global sample cursor, after this work */
+    int skipped;                        /* the gradient was not finite: nothing applied */
+    int overflow;                       /* skipped, and the dynamic loss scale has been told */
+    double loss_scale, next_loss_scale; /* of this step, of the next; 0 without loss scaling */
+    double ms;                          /* wall time on the ranks, over all turns */
+    int more;                           /* only this turn is over: submit the same item again */
+    float *logprobs; /* [sequences, length] log p(target), 0 where ignored; NULL unless asked */
+    float *logits;   /* [vocab]; NEXT_LOGITS */
 
     /* Set by the submitter. */
     void (*done)(struct shd_work *work, void *arg); /* on a rank's thread; must only hand over */
@@ -80,13 +95,26 @@ void shd_work_fini(shd_work *work);
 /* How long a turn is meant to be; it has at least one round (a micro-batch on every rank). */
 #define SHD_TURN_MS 200.0
 
+/* Where the first values of parameters come from. Called on every rank's thread at once, for its
+ * own parts, in pieces of at most SHD_LOAD_PIECE elements. */
+#define SHD_LOAD_PIECE ((int64_t)1 << 20)
+typedef struct shd_param_source {
+    /* Fills dst [n], memory of `dev`, with elements [first, first + n) of parameter `index` (row-
+     * major) as fp32. A failure fails the job. */
+    int (*load)(void *arg, shd_device *dev, uint32_t index, int64_t first, int64_t n, float *dst,
+                shd_error *err);
+    void *arg; /* borrowed; outlives the trainer */
+} shd_param_source;
+
 typedef struct shd_trainer shd_trainer;
 
 /* Makes a trainer for `spec` on spec->strategy.world ranks (borrowed, they outlive it). Copies
- * spec and plan; takes over `data` and `eval` (may be NULL). Nothing is allocated on the ranks
- * before SHD_WORK_INIT. SHD_EDATA when the data is too short for the split and sequence length. */
+ * spec and plan; takes over `data` and `eval` (may be NULL). Parameters come from `from` (copied;
+ * NULL: random numbers of the spec's seed). Nothing is allocated on the ranks before SHD_WORK_INIT.
+ * SHD_EDATA when the data is too short for the split and sequence length. */
 int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
-                       shd_source *data, shd_source *eval, shd_trainer **out, shd_error *err);
+                       shd_source *data, shd_source *eval, const shd_param_source *from,
+                       shd_trainer **out, shd_error *err);
 
 /* Gives a trainer that was made without data what its steps and evaluations read (eval may be
  * NULL); before SHD_WORK_INIT. Takes both over, also on failure. SHD_EDATA as above. */
@@ -119,8 +147,11 @@ void shd_trainer_usage(const shd_trainer *trainer, uint32_t rank, shd_usage out[
 void shd_trainer_comm(const shd_trainer *trainer, uint32_t rank,
                       shd_comm_count out[SHD_COMM_KIND_COUNT]);
 
-/* Copies the whole of parameter `index`, gathered over the ranks, to out[numel] (host). For tests
- * and tools; no work may be in flight. */
+/* Loss scale of the next step; 0 without loss scaling. Any time. */
+double shd_trainer_loss_scale(const shd_trainer *trainer);
+
+/* Copies the whole of parameter `index` (the master's values), gathered over the ranks, to
+ * out[numel] (host). For tests and tools; no work may be in flight. */
 int shd_trainer_read_param(shd_trainer *trainer, uint32_t index, float *out, shd_error *err);
 
 /* Sets the whole of parameter `index` from in[numel] (host) on all ranks. After INIT, between work.

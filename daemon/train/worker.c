@@ -7,23 +7,6 @@
 
 #include "daemon/base/mem.h"
 #include "daemon/train/worker_internal.h"
-#include "kernels/philox.h"
-
-void shd_worker_layout(shd_worker_shared *shared)
-{
-    const uint32_t n = shd_model_n_params(shared->model);
-    int64_t *numel = shd_calloc(n, sizeof *numel);
-    uint32_t *unit = shd_calloc(n, sizeof *unit);
-    for (uint32_t i = 0; i < n; i++) {
-        const shd_param_info *info = shd_model_param(shared->model, i);
-        numel[i] = shd_param_numel(info);
-        unit[i] = info->unit;
-    }
-    shd_layout_init(&shared->layout, n, numel, unit, shd_model_n_units(shared->model),
-                    shared->spec->strategy.world);
-    free(numel);
-    free(unit);
-}
 
 shd_worker *shd_worker_create(const shd_worker_shared *shared, shd_device *dev, shd_comm *comm)
 {
@@ -39,19 +22,11 @@ shd_worker *shd_worker_create(const shd_worker_shared *shared, shd_device *dev, 
     w->comm = comm;
     w->params = shd_calloc(n_params, sizeof *w->params);
     w->param_ptrs = shd_calloc(n_params, sizeof *w->param_ptrs);
-    for (uint32_t i = 0; i < n_params; i++) {
-        const shd_param_info *info = shd_model_param(model, i);
-        w->params[i] = (shd_tensor){
-            .ndim = info->ndim, .dtype = SHD_F32, .is_param = 1, .requires_grad = 1, .refs = 1};
-        memcpy(w->params[i].shape, info->shape, sizeof info->shape);
-        w->param_ptrs[i] = &w->params[i];
-    }
-    w->segments = shd_calloc(n_segments, sizeof *w->segments);
-    for (uint32_t s = 0; s < n_segments; s++) {
-        w->segments[s].n_units = shd_model_segment_units(model, s, w->segments[s].units,
-                                                         &w->segments[s].backward_needs_params);
-    }
+    shd_worker_make_params(shared, w->params, w->param_ptrs);
+    shd_scaler_init(&w->scaler, &shared->spec->scaler);
     w->marks = shd_calloc(n_segments, sizeof *w->marks);
+    w->inputs = shd_calloc(n_segments, sizeof *w->inputs);
+    w->outputs = shd_calloc(n_segments, sizeof *w->outputs);
     w->host_ids = shd_calloc(rows, sizeof *w->host_ids);
     w->host_targets = shd_calloc(rows, sizeof *w->host_targets);
     w->host_losses = shd_calloc(rows, sizeof *w->host_losses);
@@ -63,6 +38,7 @@ void shd_worker_free(shd_worker *w)
     if (w == NULL) {
         return;
     }
+    shd_worker_drop_generations(w);
     shd_tape_free(w->tape);
     if (w->units.units != NULL) {
         shd_units_fini(&w->units);
@@ -71,8 +47,9 @@ void shd_worker_free(shd_worker *w)
     shd_comm_free(w->comm);
     free(w->params);
     free(w->param_ptrs);
-    free(w->segments);
     free(w->marks);
+    free(w->inputs);
+    free(w->outputs);
     free(w->host_ids);
     free(w->host_targets);
     free(w->host_losses);
@@ -91,33 +68,6 @@ const shd_arena *shd_worker_arena(const shd_worker *w)
 }
 
 /* ---- init ---- */
-
-static void init_params(shd_worker *w)
-{
-    const shd_ops *ops = shd_device_ops(w->dev);
-    const shd_opctx *ctx = shd_device_opctx(w->dev);
-    for (uint32_t u = 0; u < w->shared->layout.n_units; u++) {
-        const shd_range *range = &w->units.units[u].params;
-        ops->zero(ctx, range->data, (size_t)(range->end - range->begin) * sizeof(float));
-    }
-    for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
-        const shd_slot *slot = &w->shared->layout.slots[i];
-        const shd_param_info *info = shd_model_param(w->shared->model, i);
-        const shd_range *range = &w->units.units[slot->unit].params;
-        int64_t first = 0, at = 0;
-        const int64_t n = shd_slot_intersect(slot, range->begin, range->end, &first, &at);
-        if (n == 0) {
-            continue;
-        }
-        if (info->init_std > 0) {
-            ops->fill_normal(ctx, range->data + at, n, shd_worker_spec(w)->seed,
-                             SHD_STREAM(SHD_STREAM_INIT, i), first, info->init_mean,
-                             info->init_std);
-        } else {
-            ops->fill_constant(ctx, range->data + at, n, info->init_mean);
-        }
-    }
-}
 
 static int take(shd_arena *arena, uint64_t bytes, void *out, shd_error *err)
 {
@@ -146,16 +96,18 @@ static int do_init(shd_worker *w, shd_error *err)
     shd_arena *arena = NULL;
     SHD_TRY(shd_device_arena(w->dev, w->shared->extent, &arena, err));
     atomic_store_explicit(&w->arena, arena, memory_order_release);
-    SHD_TRY(shd_units_init(&w->units, &w->shared->layout, &spec->strategy,
-                           shd_optim_states(&spec->optim), w->dev, arena, w->comm, err));
+    const shd_units_config config = {.dtype = spec->dtype,
+                                     .reduce_dtype = spec->reduce_dtype,
+                                     .n_states = shd_optim_states(&spec->optim)};
+    SHD_TRY(shd_units_init(&w->units, &w->shared->layout, &spec->strategy, &config, w->dev, arena,
+                           w->comm, err));
     SHD_TRY(take(arena, rows * sizeof *w->ids, &w->ids, err));
     SHD_TRY(take(arena, rows * sizeof *w->targets, &w->targets, err));
     SHD_TRY(take(arena, rows * sizeof *w->losses, &w->losses, err));
     SHD_TRY(take(arena, sizeof *w->loss_sum, &w->loss_sum, err));
-    w->tape = shd_tape_create(w->dev, arena, SHD_F32);
+    w->tape = shd_tape_create(w->dev, arena, spec->dtype);
     shd_tape_reserve(w->tape, (int64_t)rows, spec->seq_len);
-    init_params(w);
-    return 0;
+    return shd_worker_init_params(w, err);
 }
 
 /* ---- work ---- */
@@ -204,7 +156,7 @@ static int run(shd_worker *w, const shd_work *work, uint64_t turn, shd_work *res
     case SHD_WORK_EVAL:
         return shd_worker_pass(w, work, w->shared->eval_leaves, 0, turn, result, err);
     case SHD_WORK_NEXT_LOGITS:
-        return shd_worker_next_logits(w, work, result, err);
+        return shd_worker_next_logits(w, work, turn, result, err);
     }
     return shd_fail(err, SHD_EINTERNAL, "work of unknown kind %d", (int)work->kind);
 }
@@ -224,6 +176,7 @@ void shd_worker_run(shd_worker *w, const shd_work *work, uint64_t turn, shd_work
     if (result->rc < 0 && result->rc != SHD_EINVAL) {
         shd_comm_abort(w->comm, result->rc, result->err.message);
     }
+    result->next_loss_scale = w->scaler.scale;
     result->step = w->step;
     result->samples = w->samples;
 }
@@ -233,52 +186,4 @@ void shd_worker_drop_pass(shd_worker *w)
     free(w->sums);
     w->sums = NULL;
     w->rounds = 0;
-}
-
-/* The part of parameter `index` inside a range of its unit: its first element there, where that
- * lies in memory, and how many follow. */
-static float *part_of(const shd_worker *w, uint32_t index, const shd_range *range, int64_t *first,
-                      size_t *bytes)
-{
-    int64_t at = 0;
-    const int64_t n =
-        shd_slot_intersect(&w->shared->layout.slots[index], range->begin, range->end, first, &at);
-    *bytes = (size_t)n * sizeof(float);
-    return range->data + at;
-}
-
-static const shd_unit *unit_of(const shd_worker *w, uint32_t index)
-{
-    return &w->units.units[w->shared->layout.slots[index].unit];
-}
-
-void shd_worker_read_param(const shd_worker *w, uint32_t index, float *out)
-{
-    int64_t first = 0;
-    size_t bytes = 0;
-    const float *part = part_of(w, index, &unit_of(w, index)->params, &first, &bytes);
-    if (bytes > 0) {
-        shd_device_to_host(w->dev, out + first, part, bytes);
-    }
-}
-
-void shd_worker_write_param(shd_worker *w, uint32_t index, const float *in)
-{
-    int64_t first = 0;
-    size_t bytes = 0;
-    float *part = part_of(w, index, &unit_of(w, index)->params, &first, &bytes);
-    if (bytes > 0) {
-        shd_device_from_host(w->dev, part, in + first, bytes);
-    }
-}
-
-void shd_worker_read_grad(const shd_worker *w, uint32_t index, float *out)
-{
-    const shd_range atom = shd_unit_atom(&w->units, w->shared->layout.slots[index].unit);
-    int64_t first = 0;
-    size_t bytes = 0;
-    const float *part = part_of(w, index, &atom, &first, &bytes);
-    if (bytes > 0) {
-        shd_device_to_host(w->dev, out + first, part, bytes);
-    }
 }

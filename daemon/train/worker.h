@@ -13,6 +13,7 @@
 #include "daemon/device/device.h"
 #include "daemon/model/model.h"
 #include "daemon/shard/layout.h"
+#include "daemon/shard/pipeline.h"
 #include "daemon/train/spec.h"
 #include "daemon/train/trainer.h"
 
@@ -25,16 +26,22 @@ typedef struct shd_worker_shared {
     const shd_spec *spec;
     const shd_model *model;
     shd_layout layout;
-    uint64_t extent;   /* bytes of each rank's arena; ignored on a null device */
-    shd_source *data;  /* NULL: batches come from clients, or this is a plan */
-    shd_source *eval;  /* may be `data` */
+    shd_segment *segments; /* [n_segments] over the units of the layout */
+    uint32_t first_backward;
+    int64_t trainable;     /* elements */
+    shd_param_source from; /* load NULL: random */
+    uint64_t extent;       /* bytes of each rank's arena; ignored on a null device */
+    shd_source *data;      /* NULL: batches come from clients, or this is a plan */
+    shd_source *eval;      /* may be `data` */
     shd_windows *train;    /* windows of `data` */
     shd_windows *held_out; /* of `eval` */
-    uint64_t eval_leaves; /* micro-batches of one evaluation */
+    uint64_t eval_leaves;  /* micro-batches of one evaluation */
 } shd_worker_shared;
 
-/* Fills shared->layout from its model and spec; freed by shd_layout_fini. */
+/* Fills layout, segments and what follows from them, from model and spec. A unit of the model whose
+ * parameters are partly frozen becomes two. Freed by shd_worker_layout_fini. */
 void shd_worker_layout(shd_worker_shared *shared);
+void shd_worker_layout_fini(shd_worker_shared *shared);
 
 typedef struct shd_worker shd_worker;
 
@@ -56,12 +63,13 @@ shd_comm *shd_worker_comm(const shd_worker *worker);
 /* NULL before INIT; any thread. */
 const shd_arena *shd_worker_arena(const shd_worker *worker);
 
-/* Copies this rank's p-part of the unit of parameter `index` that lies inside it to out (host,
- * whole parameter). When idle. */
+/* Copies what this rank holds of the master of parameter `index` (frozen: of its p-part) to its
+ * place in out (host, the whole parameter, fp32). When idle. */
 void shd_worker_read_param(const shd_worker *worker, uint32_t index, float *out);
-/* The other way round. */
+/* The other way round, into master and p-part. */
 void shd_worker_write_param(shd_worker *worker, uint32_t index, const float *in);
-/* Copies this rank's atom of the accumulated gradient of parameter `index` to out likewise. */
+/* Copies this rank's atom of the accumulated gradient of parameter `index`, without loss scale, to
+ * out likewise; nothing when it is frozen. */
 void shd_worker_read_grad(const shd_worker *worker, uint32_t index, float *out);
 
 #ifdef __cplusplus

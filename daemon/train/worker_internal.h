@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "daemon/optim/scaler.h"
 #include "daemon/shard/pipeline.h"
 #include "daemon/shard/unit.h"
 #include "daemon/tape/tape.h"
@@ -15,6 +16,17 @@ typedef struct shd_leaf_sum {
     uint64_t valid;
 } shd_leaf_sum;
 
+/* Keys and values of a generation. All ranks keep the books; the memory is rank 0's. */
+typedef struct shd_generation {
+    uint64_t stream; /* 0: free */
+    uint64_t step;   /* of the weights */
+    uint64_t used;
+    uint32_t prefill, length; /* tokens */
+    int32_t *tokens;          /* [length], host */
+    shd_kv_cache *layers;     /* [n_layer]; NULL on other ranks */
+    void *memory;
+} shd_generation;
+
 struct shd_worker {
     const shd_worker_shared *shared;
     shd_device *dev;
@@ -24,7 +36,6 @@ struct shd_worker {
     shd_tape *tape;
     shd_tensor *params; /* [n_params]; data and grad are set while a unit is full */
     shd_tensor **param_ptrs;
-    shd_segment *segments;
     /* device memory for one leaf */
     int32_t *ids, *targets; /* [micro_batch * seq_len] */
     float *losses;          /* [micro_batch * seq_len] */
@@ -38,10 +49,16 @@ struct shd_worker {
     /* the leaf in execution */
     shd_model_input input;
     shd_tensor *x;
-    int64_t *marks; /* [n_segments] */
+    int64_t *marks;                 /* [n_segments] */
+    shd_tensor **inputs, **outputs; /* [n_segments]; of those that are computed again */
+    int training;                   /* backward will follow */
     /* the job's counters; equal on all ranks */
     uint64_t step, applied, samples;
     uint64_t pending_valid; /* target tokens in the accumulated gradients */
+    shd_scaler scaler;
+    /* generation */
+    shd_generation generations[SHD_GENERATE_CACHES];
+    uint64_t clock; /* of their uses */
 };
 
 static inline const shd_spec *shd_worker_spec(const shd_worker *w)
@@ -57,8 +74,40 @@ static inline const shd_spec *shd_worker_spec(const shd_worker *w)
 int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int train, uint64_t turn,
                     shd_work *result, shd_error *err);
 
-/* Logits after the last token of work->batch, to result->logits on rank 0. */
-int shd_worker_next_logits(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err);
+/* One forward pass over the tokens [first, first + n) of a sequence: rank 0 computes, the others
+ * take part in the gathers. `cache` (NULL: none) holds the tokens before; logits (NULL: not wanted,
+ * host) are those after the last. */
+int shd_worker_pass_tokens(shd_worker *w, const int32_t *tokens, uint32_t n,
+                           const shd_kv_cache *cache, float *logits, shd_error *err);
+
+/* Logits after the last token of work->batch, to result->logits on rank 0; at most `turn` passes,
+ * then result->more. */
+int shd_worker_next_logits(shd_worker *w, const shd_work *work, uint64_t turn, shd_work *result,
+                           shd_error *err);
+
+/* Gives all caches back. */
+void shd_worker_drop_generations(shd_worker *w);
+
+/* Tensors of the model's parameters, [n_params] each; ptrs[i] is &params[i]. */
+void shd_worker_make_params(const shd_worker_shared *shared, shd_tensor *params, shd_tensor **ptrs);
+
+/* First values of this rank's parts of the parameters. */
+int shd_worker_init_params(shd_worker *w, shd_error *err);
+
+/* The factor of gradients as they are accumulated, against those of the summed loss: the loss scale
+ * over a power of two near the tokens of a step, so that the scale means what it does for a mean
+ * loss; 1 without loss scaling. */
+double shd_worker_grad_factor(const shd_worker *w);
+
+/* This rank's part of the master of parameter `index`, or of a frozen one's p-part. The o-parts of
+ * the ranks of groups[SHD_GROUP_NORM] (the p-parts of those of SHD_GROUP_GATHER) make the whole,
+ * each element once. */
+typedef struct shd_param_part {
+    void *data; /* device memory */
+    shd_dtype dtype;
+    int64_t first, n; /* elements of the parameter; n may be 0 */
+} shd_param_part;
+shd_param_part shd_worker_param_part(const shd_worker *w, uint32_t index);
 
 /* Applies and clears the accumulated gradients. SHD_EINVAL when there are none. */
 int shd_worker_optim_step(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err);

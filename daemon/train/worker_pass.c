@@ -8,21 +8,32 @@
 
 /* ---- compute, as the pipeline calls it ---- */
 
+static void *element(void *data, shd_dtype dtype, int64_t i)
+{
+    return data != NULL ? (char *)data + i * (int64_t)shd_dtype_size(dtype) : NULL;
+}
+
 /* Points the tensors of the units of a segment at the memory they have now. */
 static void bind_segment(shd_worker *w, uint32_t segment)
 {
-    const shd_segment *seg = &w->segments[segment];
+    const shd_segment *seg = &w->shared->segments[segment];
+    const shd_dtype dtype = w->units.config.dtype;
     for (uint32_t k = 0; k < seg->n_units; k++) {
         const shd_unit *unit = &w->units.units[seg->units[k]];
         for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
             const shd_slot *slot = &w->shared->layout.slots[i];
             if (slot->unit == seg->units[k]) {
-                w->params[i].data = unit->full != NULL ? unit->full + slot->offset : NULL;
-                w->params[i].grad =
-                    unit->local_grad != NULL ? unit->local_grad + slot->offset : NULL;
+                w->params[i].data = element(unit->full, dtype, slot->offset);
+                w->params[i].grad = element(unit->local_grad, dtype, slot->offset);
             }
         }
     }
+}
+
+static int is_recomputed(const shd_worker *w, uint32_t segment)
+{
+    return w->training && w->shared->segments[segment].recompute &&
+           segment >= w->shared->first_backward;
 }
 
 static int forward_segment(void *arg, uint32_t segment, shd_error *err)
@@ -30,8 +41,33 @@ static int forward_segment(void *arg, uint32_t segment, shd_error *err)
     shd_worker *w = arg;
     SHD_TRY(shd_comm_check(w->comm, err)); /* a single rank has no collectives to end early in */
     bind_segment(w, segment);
+    const int again = is_recomputed(w, segment);
+    if (again) {
+        shd_tape_record(w->tape, 0);
+        shd_tape_hold(w->tape, w->x);
+        w->inputs[segment] = w->x;
+    }
     w->marks[segment] = shd_tape_mark(w->tape);
     shd_model_forward(w->shared->model, segment, w->tape, w->param_ptrs, &w->input, &w->x);
+    if (again) {
+        shd_tape_record(w->tape, 1);
+        w->outputs[segment] = w->x;
+    }
+    return shd_tape_error(w->tape, err);
+}
+
+/* Forward once more, now recorded; what has flowed back to the first output goes to the second. */
+static int recompute_segment(void *arg, uint32_t segment, shd_error *err)
+{
+    shd_worker *w = arg;
+    SHD_TRY(shd_comm_check(w->comm, err));
+    bind_segment(w, segment);
+    w->marks[segment] = shd_tape_mark(w->tape);
+    shd_tensor *x = w->inputs[segment]; /* with the handle that was held */
+    shd_model_forward(w->shared->model, segment, w->tape, w->param_ptrs, &w->input, &x);
+    SHD_TRY(shd_tape_error(w->tape, err));
+    shd_tape_move_grad(w->tape, w->outputs[segment], x);
+    shd_tape_drop(w->tape, x);
     return shd_tape_error(w->tape, err);
 }
 
@@ -47,15 +83,17 @@ static int backward_segment(void *arg, uint32_t segment, shd_error *err)
 static void complete_grads(void *arg, uint32_t unit)
 {
     shd_worker *w = arg;
+    const shd_dtype dtype = w->units.config.dtype;
     for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
-        if (w->shared->layout.slots[i].unit != unit) {
+        const shd_slot *slot = &w->shared->layout.slots[i];
+        if (slot->unit != unit) {
             continue;
         }
         if (!w->params[i].grad_defined) {
-            shd_device_ops(w->dev)->zero(shd_device_opctx(w->dev),
-                                         w->units.units[unit].local_grad +
-                                             w->shared->layout.slots[i].offset,
-                                         (size_t)w->shared->layout.slots[i].numel * sizeof(float));
+            shd_device_ops(w->dev)->zero(
+                shd_device_opctx(w->dev),
+                element(w->units.units[unit].local_grad, dtype, slot->offset),
+                (size_t)slot->numel * shd_dtype_size(dtype));
         }
         w->params[i].grad_defined = 0;
     }
@@ -66,18 +104,39 @@ static void complete_grads(void *arg, uint32_t unit)
 /* One leaf: the micro-batch of one rank in one accumulation round. */
 typedef struct leaf {
     uint32_t sequences, length;
+    uint64_t first_sample; /* global index of the first sequence */
     int train;
-    int logits; /* the last row's logits are wanted, not losses */
 } leaf;
 
 static shd_pipeline pipeline_of(shd_worker *w, int compute)
 {
     return (shd_pipeline){.n_segments = shd_model_n_segments(w->shared->model),
-                          .segments = w->segments,
+                          .segments = w->shared->segments,
+                          .first_backward = w->shared->first_backward,
                           .forward = compute ? forward_segment : NULL,
                           .backward = backward_segment,
+                          .recompute = recompute_segment,
                           .complete_grads = complete_grads,
                           .arg = w};
+}
+
+/* Evaluation runs without dropout. */
+static shd_model_dropout dropout_of(const shd_worker *w, const leaf *lf)
+{
+    const shd_spec *spec = shd_worker_spec(w);
+    return (shd_model_dropout){.p = lf->train ? (float)spec->dropout : 0.0f,
+                               .seed = spec->seed,
+                               .step = w->step,
+                               .first_sample = lf->first_sample};
+}
+
+static int run_pipeline(shd_worker *w, int train, shd_error *err)
+{
+    const shd_pipeline pipeline = pipeline_of(w, 1);
+    w->training = train;
+    shd_tape_reset(w->tape, train);
+    return train ? shd_pipeline_train(&pipeline, &w->units, err)
+                 : shd_pipeline_forward(&pipeline, &w->units, err);
 }
 
 /* Runs the leaf that lies in the host staging. */
@@ -85,26 +144,39 @@ static int run_leaf(shd_worker *w, const leaf *lf, shd_leaf_sum *sum, shd_error 
 {
     const int64_t rows = (int64_t)lf->sequences * lf->length;
     w->input = (shd_model_input){.ids = w->ids,
-                                 .targets = lf->logits ? NULL : w->targets,
+                                 .targets = w->targets,
                                  .losses = w->losses,
                                  .sequences = lf->sequences,
-                                 .tokens = lf->length};
+                                 .tokens = lf->length,
+                                 .dropout = dropout_of(w, lf)};
     shd_device_from_host(w->dev, w->ids, w->host_ids, (size_t)rows * sizeof(int32_t));
     shd_device_from_host(w->dev, w->targets, w->host_targets, (size_t)rows * sizeof(int32_t));
-    shd_tape_reset(w->tape, lf->train);
-    const shd_pipeline pipeline = pipeline_of(w, 1);
-    const int rc = lf->train ? shd_pipeline_train(&pipeline, &w->units, err)
-                             : shd_pipeline_forward(&pipeline, &w->units, err);
-    SHD_TRY(rc);
-    if (lf->logits) {
-        return 0;
-    }
+    shd_tape_set_loss_scale(w->tape, (float)shd_worker_grad_factor(w));
+    SHD_TRY(run_pipeline(w, lf->train, err));
     *sum = (shd_leaf_sum){0};
     shd_device_ops(w->dev)->sum_losses(shd_device_opctx(w->dev), w->loss_sum, w->losses, rows);
     shd_device_to_host(w->dev, &sum->loss, w->loss_sum, sizeof sum->loss);
     for (int64_t i = 0; i < rows && !shd_device_is_null(w->dev); i++) {
         sum->valid += w->host_targets[i] >= 0;
     }
+    return 0;
+}
+
+int shd_worker_pass_tokens(shd_worker *w, const int32_t *tokens, uint32_t n,
+                           const shd_kv_cache *cache, float *logits, shd_error *err)
+{
+    if (shd_comm_rank(w->comm) != 0) {
+        const shd_pipeline pipeline = pipeline_of(w, 0);
+        return shd_pipeline_forward(&pipeline, &w->units, err);
+    }
+    w->input = (shd_model_input){.ids = w->ids, .sequences = 1, .tokens = n, .cache = cache};
+    shd_device_from_host(w->dev, w->ids, tokens, n * sizeof *tokens);
+    SHD_TRY(run_pipeline(w, 0, err));
+    if (logits != NULL) {
+        shd_device_to_host(w->dev, logits, w->x->data,
+                           (size_t)shd_worker_spec(w)->model.vocab * sizeof(float));
+    }
+    shd_tape_reset(w->tape, 0);
     return 0;
 }
 
@@ -143,7 +215,9 @@ static void stage_batch(shd_worker *w, const shd_batch *batch, uint64_t leaf_ind
         return;
     }
     const uint64_t left = batch->sequences - first;
-    *out = (leaf){.sequences = left < b ? (uint32_t)left : b, .length = batch->length};
+    *out = (leaf){.sequences = left < b ? (uint32_t)left : b,
+                  .length = batch->length,
+                  .first_sample = w->samples + first};
     const size_t n = (size_t)out->sequences * batch->length;
     memcpy(w->host_ids, batch->tokens + first * batch->length, n * sizeof *w->host_ids);
     memcpy(w->host_targets, batch->targets + first * batch->length, n * sizeof *w->host_targets);
@@ -158,7 +232,9 @@ static int stage_leaf(shd_worker *w, const shd_work *work, uint64_t index, leaf 
     const uint32_t b = shd_worker_spec(w)->micro_batch;
     switch (work->kind) {
     case SHD_WORK_DATA_STEP:
-        return stage_windows(w, shared->train, w->samples + index * b, b, out, err);
+        SHD_TRY(stage_windows(w, shared->train, w->samples + index * b, b, out, err));
+        out->first_sample = w->samples + index * b;
+        return 0;
     case SHD_WORK_EVAL: {
         const uint64_t first = index * b;
         const uint64_t all = shared->eval != NULL ? shd_windows_count(shared->held_out) : b;
@@ -215,6 +291,9 @@ int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int tr
                     shd_work *result, shd_error *err)
 {
     const uint32_t W = shd_worker_spec(w)->strategy.world, rank = shd_comm_rank(w->comm);
+    if (train) {
+        shd_worker_drop_generations(w);
+    }
     if (w->rounds == 0) {
         w->round = 0;
         w->rounds = (leaves + W - 1) / W;
@@ -233,22 +312,4 @@ int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int tr
     }
     result->more = w->round < w->rounds;
     return result->more ? 0 : finish_pass(w, result, err);
-}
-
-/* Rank 0 computes; the others take part in the gathers. */
-int shd_worker_next_logits(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err)
-{
-    if (shd_comm_rank(w->comm) != 0) {
-        const shd_pipeline pipeline = pipeline_of(w, 0);
-        return shd_pipeline_forward(&pipeline, &w->units, err);
-    }
-    leaf lf;
-    stage_batch(w, &work->batch, 0, &lf);
-    lf.logits = 1;
-    SHD_TRY(run_leaf(w, &lf, NULL, err));
-    const size_t bytes = (size_t)shd_worker_spec(w)->model.vocab * sizeof(float);
-    result->logits = shd_malloc(bytes);
-    shd_device_to_host(w->dev, result->logits, w->x->data, bytes);
-    shd_tape_reset(w->tape, 0);
-    return 0;
 }

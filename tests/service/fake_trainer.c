@@ -73,9 +73,11 @@ int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd
 }
 
 int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
-                       shd_source *data, shd_source *eval, shd_trainer **out, shd_error *err)
+                       shd_source *data, shd_source *eval, const shd_param_source *from,
+                       shd_trainer **out, shd_error *err)
 {
     (void)err;
+    (void)from;
     shd_trainer *t = shd_calloc(1, sizeof(*t));
     memcpy(t->name, spec->name, sizeof(t->name));
     t->world = spec->strategy.world;

@@ -15,7 +15,8 @@ class Chain
 {
   public:
     Chain(std::vector<shd_segment> segments, uint32_t n_units, int reshard_after_forward,
-          const char *strategy = "zero3", uint32_t world = 4)
+          const char *strategy = "zero3", uint32_t world = 4,
+          const std::vector<uint32_t> &frozen = {})
         : segments_(std::move(segments))
     {
         const std::vector<int64_t> numel(n_units, 1000);
@@ -24,17 +25,23 @@ class Chain
             unit[u] = u;
         }
         shd_layout_init(&layout_, n_units, numel.data(), unit.data(), n_units, world);
+        for (uint32_t u : frozen) {
+            layout_.units[u].frozen = 1;
+        }
+        const shd_units_config config = {SHD_F32, SHD_F32, 2};
         shd_strategy s = {};
         EXPECT_EQ(0, shd_strategy_make(strategy, nullptr, 0, world, &s, nullptr));
         s.reshard_after_forward = reshard_after_forward;
         dev_ = shd_device_create_null(1);
         EXPECT_EQ(0, shd_device_arena(dev_, 0, &arena_, nullptr));
         comm_ = shd_comm_null_create(1, world);
-        EXPECT_EQ(0, shd_units_init(&units, &layout_, &s, 2, dev_, arena_, comm_, nullptr));
+        EXPECT_EQ(0, shd_units_init(&units, &layout_, &s, &config, dev_, arena_, comm_, nullptr));
         pipeline = {static_cast<uint32_t>(segments_.size()),
                     segments_.data(),
+                    0,
                     Forward,
                     Backward,
+                    Recompute,
                     CompleteGrads,
                     this};
     }
@@ -113,6 +120,10 @@ class Chain
     {
         return static_cast<Chain *>(arg)->Compute("B", segment, err);
     }
+    static int Recompute(void *arg, uint32_t segment, shd_error *err)
+    {
+        return static_cast<Chain *>(arg)->Compute("R", segment, err);
+    }
     static void CompleteGrads(void *arg, uint32_t unit)
     {
         Chain *self = static_cast<Chain *>(arg);
@@ -133,12 +144,12 @@ using Log = std::vector<std::string>;
 // Embedding and head share unit 0, as in a tied model; the embedding's backward reads no weights.
 std::vector<shd_segment> Tied()
 {
-    return {{{0}, 1, 0}, {{1}, 1, 1}, {{2}, 1, 1}, {{0}, 1, 1}};
+    return {{{0}, 1, 0, 0}, {{1}, 1, 1, 0}, {{2}, 1, 1, 0}, {{0}, 1, 1, 0}};
 }
 
 std::vector<shd_segment> Untied()
 {
-    return {{{0}, 1, 1}, {{1}, 1, 1}, {{2}, 1, 1}};
+    return {{{0}, 1, 1, 0}, {{1}, 1, 1, 0}, {{2}, 1, 1, 0}};
 }
 
 TEST(Train, GathersForEachUseAndReducesAfterTheLast)
@@ -213,7 +224,7 @@ TEST(Train, ChainWithoutTiesGathersTheLastUnitOnce)
 TEST(Train, ASegmentOfTwoUnitsSharesOneWithItsNeighbour)
 {
     // Unit 1 is used by two segments in a row, unit 2 only together with unit 0.
-    Chain c({{{0, 1}, 2, 1}, {{1}, 1, 1}, {{0, 2}, 2, 1}}, 3, 1);
+    Chain c({{{0, 1}, 2, 1, 0}, {{1}, 1, 1, 0}, {{0, 2}, 2, 1, 0}}, 3, 1);
     ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, nullptr));
     EXPECT_EQ((Log{
                   "F0 full 01 grads ",
@@ -238,6 +249,60 @@ TEST(Train, UnshardedParametersAreNeverGathered)
     ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, nullptr));
     EXPECT_EQ(0u, c.Gathers());
     EXPECT_EQ(3u, c.Reduces());
+}
+
+TEST(Train, ComputesASegmentAgainWithItsUnitsGatheredForBoth)
+{
+    // Unit 2's backward alone would read no parameter: computing it again does.
+    std::vector<shd_segment> segments = Tied();
+    segments[1].recompute = segments[2].recompute = 1;
+    segments[2].backward_needs_params = 0;
+    Chain c(segments, 3, 1);
+    ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, nullptr));
+    EXPECT_EQ((Log{
+                  "F0 full 0 grads ",
+                  "F1 full 1 grads ",
+                  "F2 full 2 grads ",
+                  "F3 full 0 grads ",
+                  "B3 full 0 grads 0",
+                  "R2 full 2 grads 0", // no gradient memory yet
+                  "B2 full 2 grads 02",
+                  "C2 after 0",
+                  "R1 full 1 grads 0",
+                  "B1 full 1 grads 01",
+                  "C1 after 1",
+                  "B0 full  grads 0",
+                  "C0 after 2",
+              }),
+              c.log);
+    EXPECT_EQ(6u, c.Gathers()) << "no more than without";
+}
+
+TEST(Train, FrozenUnitsHaveNoGradientAndNothingBelowTheFirstTrainedOneRuns)
+{
+    // Units: 0 frozen embedding, 1 frozen block, 2 and 3 the trained and frozen halves of a block, 4
+    // the head.
+    Chain c({{{0}, 1, 0, 0}, {{1}, 1, 1, 1}, {{2, 3}, 2, 1, 0}, {{4}, 1, 1, 0}}, 5, 1, "zero3", 4,
+            {0, 1, 3});
+    c.pipeline.first_backward = 2;
+    ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, nullptr));
+    EXPECT_EQ((Log{
+                  "F0 full 0 grads ",
+                  "F1 full 1 grads ",
+                  "F2 full 23 grads ",
+                  "F3 full 4 grads ",
+                  "B3 full 4 grads 4",
+                  "C4 after 0",
+                  "B2 full 23 grads 2",
+                  "C2 after 1",
+              }),
+              c.log);
+    EXPECT_EQ(2u, c.Reduces());
+    EXPECT_EQ(7u, c.Gathers());
+    EXPECT_EQ(0u, c.Now(SHD_TAG_GATHERED));
+    EXPECT_EQ(2 * c.Padded() / 4 * 4, c.Now(SHD_TAG_GRADS));
+    EXPECT_EQ(2 * 2 * c.Padded() / 4 * 4, c.Now(SHD_TAG_OPTIMIZER));
+    EXPECT_EQ(5 * c.Padded() / 4 * 4, c.Now(SHD_TAG_PARAMS));
 }
 
 TEST(Forward, LeavesEverythingSharded)

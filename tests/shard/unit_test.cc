@@ -19,6 +19,10 @@ using Flat = std::vector<float>;
 const std::vector<int64_t> kNumel = {7919, 13, 257, 1, 3};
 const std::vector<uint32_t> kUnit = {0, 1, 0, 1, 0};
 
+const shd_units_config kFp32 = {SHD_F32, SHD_F32, 2};
+
+float *F(void *data) { return static_cast<float *>(data); }
+
 struct Rank {
     uint32_t rank;
     shd_device *dev;
@@ -29,7 +33,8 @@ struct Rank {
 class World {
   public:
     World(const shd_strategy &strategy, const std::vector<int64_t> &numel,
-          const std::vector<uint32_t> &unit, uint64_t extent = 2 << 20)
+          const std::vector<uint32_t> &unit, uint64_t extent = 2 << 20,
+          const shd_units_config &config = kFp32, const std::vector<uint32_t> &frozen = {})
         : strategy_(strategy), ranks_(strategy.world), comms_(strategy.world)
     {
         uint32_t n_units = 0;
@@ -38,12 +43,15 @@ class World {
         }
         shd_layout_init(&layout_, static_cast<uint32_t>(numel.size()), numel.data(), unit.data(),
                         n_units, strategy.world);
+        for (uint32_t u : frozen) {
+            layout_.units[u].frozen = 1;
+        }
         shd_comm_local_create(strategy.world, comms_.data());
         Each([&](Rank &rank) {
             shd_error err = {};
             rank.dev = shd_device_create_cpu(1, 0);
             ASSERT_EQ(0, shd_device_arena(rank.dev, extent, &rank.arena, &err)) << err.message;
-            ASSERT_EQ(0, shd_units_init(&rank.units, &layout_, &strategy_, 2, rank.dev, rank.arena,
+            ASSERT_EQ(0, shd_units_init(&rank.units, &layout_, &strategy_, &config, rank.dev, rank.arena,
                                         comms_[rank.rank], &err))
                 << err.message;
         });
@@ -159,14 +167,14 @@ TEST(Gather, GivesBackEveryBitAndResharesAgain)
                     EXPECT_EQ(w.layout().units[u].padded / s.g, unit.grads.end - unit.grads.begin);
                     EXPECT_EQ(w.layout().units[u].padded / s.o, unit.master.end - unit.master.begin);
                     std::copy(want[u].begin() + unit.params.begin,
-                              want[u].begin() + unit.params.end, unit.params.data);
+                              want[u].begin() + unit.params.end, F(unit.params.data));
                     for (int again = 0; again < 2; again++) {
                         EXPECT_EQ(SHD_UNIT_SHARDED, unit.memory);
                         EXPECT_EQ(nullptr, unit.full);
                         ASSERT_EQ(0, shd_unit_gather(&rank.units, u, &err)) << err.message;
                         EXPECT_EQ(SHD_UNIT_FULL, unit.memory);
-                        EXPECT_TRUE(Copy(unit.full, unit.n) == want[u]);
-                        const float *full = unit.full;
+                        EXPECT_TRUE(Copy(F(unit.full), unit.n) == want[u]);
+                        const void *full = unit.full;
                         ASSERT_EQ(0, shd_unit_gather(&rank.units, u, &err)); // nothing to do
                         EXPECT_EQ(full, unit.full);
                         shd_unit_reshard(&rank.units, u);
@@ -194,7 +202,7 @@ std::vector<Flat> Reduce(World *w, const shd_strategy &s, const std::vector<std:
                 const shd_slot &slot = w->layout().slots[i];
                 if (slot.unit == u) {
                     std::copy_n(round[rank.rank].begin() + slot.offset, slot.numel,
-                                unit.local_grad + slot.offset);
+                                F(unit.local_grad) + slot.offset);
                 }
             }
             ASSERT_EQ(0, shd_unit_grad_reduce(&rank.units, u, &err)) << err.message;
@@ -205,7 +213,7 @@ std::vector<Flat> Reduce(World *w, const shd_strategy &s, const std::vector<std:
         const shd_range range = shd_unit_update_grads(&rank.units, u);
         EXPECT_EQ(unit.master.begin, range.begin);
         EXPECT_EQ(unit.master.end, range.end);
-        got[rank.rank] = Copy(range.data, range.end - range.begin);
+        got[rank.rank] = Copy(F(range.data), range.end - range.begin);
         ASSERT_EQ(0, shd_unit_sumsq(&rank.units, u, &(*sumsq)[rank.rank], &err)) << err.message;
         rank.units.folded = 0;
     });
@@ -235,8 +243,8 @@ void CheckReduce(const shd_strategy &s, const std::vector<int64_t> &numel,
         // Blocks by the op, combined in block order: exact. Naively in double: near.
         shd_device *dev = shd_device_create_cpu(1, 0);
         std::vector<double> blocks(n / SHD_BLOCK);
-        shd_device_ops(dev)->block_sumsq(shd_device_opctx(dev), blocks.data(), want.data(),
-                                         SHD_F32, static_cast<int64_t>(n));
+        shd_device_ops(dev)->block_sumsq(shd_device_opctx(dev), blocks.data(), want.data(), SHD_F32,
+                                         static_cast<int64_t>(n));
         shd_device_free(dev);
         double in_order = 0, naive = 0;
         for (double block : blocks) {
@@ -296,7 +304,7 @@ TEST(Sumsq, AddsToWhatIsThereAndSeesInfinity)
     }
     w.Each([&](Rank &rank) {
         const shd_range grads = shd_unit_update_grads(&rank.units, 1);
-        std::fill(grads.data, grads.data + (grads.end - grads.begin), 0.0f);
+        std::fill(F(grads.data), F(grads.data) + (grads.end - grads.begin), 0.0f);
         double sum = 2.5;
         EXPECT_EQ(0, shd_unit_sumsq(&rank.units, 1, &sum, nullptr));
         EXPECT_EQ(2.5, sum);
@@ -314,14 +322,14 @@ TEST(Update, ReachesEveryCopyOfTheParameters)
             w.Each([&](Rank &rank) {
                 shd_error err = {};
                 shd_unit &unit = rank.units.units[0];
-                std::fill(unit.params.data,
-                          unit.params.data + (unit.params.end - unit.params.begin), -5.0f);
+                std::fill(F(unit.params.data),
+                          F(unit.params.data) + (unit.params.end - unit.params.begin), -5.0f);
                 const shd_range range = unit.master;
                 EXPECT_EQ(unit.n / s.o, range.end - range.begin);
-                std::copy(want.begin() + range.begin, want.begin() + range.end, range.data);
+                std::copy(want.begin() + range.begin, want.begin() + range.end, F(range.data));
                 ASSERT_EQ(0, shd_unit_update_finish(&rank.units, 0, &err)) << err.message;
                 ASSERT_EQ(0, shd_unit_gather(&rank.units, 0, &err)) << err.message;
-                EXPECT_TRUE(Copy(unit.full, unit.n) == want);
+                EXPECT_TRUE(Copy(F(unit.full), unit.n) == want);
                 shd_unit_reshard(&rank.units, 0);
             });
         }
@@ -360,7 +368,7 @@ TEST(Init, HoldsNothingWhenMemoryDoesNotSuffice)
     // Four buffers of 1.2 MB; two megabytes are there.
     ASSERT_EQ(0, shd_device_arena(dev, 2 << 20, &arena, &err));
     shd_units units;
-    EXPECT_EQ(SHD_ENOMEM, shd_units_init(&units, &layout, &s, 2, dev, arena, comm, &err));
+    EXPECT_EQ(SHD_ENOMEM, shd_units_init(&units, &layout, &s, &kFp32, dev, arena, comm, &err));
     EXPECT_NE(std::string::npos, std::string(err.message).find("grads")) << err.message;
     EXPECT_EQ(nullptr, units.units);
     shd_usage usage[SHD_TAG_COUNT];

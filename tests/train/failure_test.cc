@@ -32,7 +32,7 @@ class Job
         : spec_(spec)
     {
         shd_error err = {};
-        EXPECT_EQ(0, shd_trainer_create(&spec, &plan, ranks.data(), data, eval, &trainer_, &err))
+        EXPECT_EQ(0, shd_trainer_create(&spec, &plan, ranks.data(), data, eval, nullptr, &trainer_, &err))
             << err.message;
     }
     ~Job()
@@ -298,7 +298,7 @@ TEST(Failure, DataTooShortIsRefusedAtOnce)
         shd_trainer *trainer = nullptr;
         shd_error err = {};
         const int rc = shd_trainer_create(&spec, &plan, ranks.all.data(), data.Open(),
-                                          eval > 0 ? held_out.Open() : nullptr, &trainer, &err);
+                                          eval > 0 ? held_out.Open() : nullptr, nullptr, &trainer, &err);
         if (rc < 0) {
             EXPECT_NE(std::string::npos, std::string(err.message).find("18")) << err.message;
         }

@@ -216,8 +216,6 @@ TEST(Refusals, Models)
 
 TEST(Refusals, WhatThisVersionDoesNotHave)
 {
-    Refused({TEXT(dtype, "bf16")}, SHD_EUNSUPPORTED, {"--dtype 'bf16'", "fp32"});
-    Refused({TEXT(reduce_dtype, "bf16")}, SHD_EUNSUPPORTED, {"--reduce-dtype 'bf16'", "fp32"});
     Refused({TEXT(offload_optimizer, "host")}, SHD_EUNSUPPORTED,
             {"--offload-optimizer 'host'", "none"});
     Refused({TEXT(offload_params, "nvme")}, SHD_EUNSUPPORTED, {"--offload-params 'nvme'", "none"});
@@ -563,6 +561,16 @@ TEST(ToProto, ThereAndBack)
             p->shard_degrees = degrees;
         }},
         {SET(eval_every, EVAL_EVERY, 10)},
+        {TEXT(dtype, "bf16"), TEXT(reduce_dtype, "bf16"), TEXT(activation_checkpointing, "full"),
+         SET(dropout, DROPOUT, 0.25)},
+        {TEXT(dtype, "fp16"), TEXT(activation_checkpointing, "selective"),
+         SET(hysteresis, HYSTERESIS, 5)},
+        {TEXT(dtype, "fp16"), SET(loss_scale, LOSS_SCALE, 1024)},
+        {[](Proto *p) {
+            static char *freeze[] = {const_cast<char *>("*.h.0.*"), const_cast<char *>("*wpe*")};
+            p->n_freeze = 2;
+            p->freeze = freeze;
+        }},
         {TEXT(optimizer, "adam"), TEXT(schedule, "wsd"), SET(decay_steps, DECAY_STEPS, 77)},
         {TEXT(optimizer, "sgd"), SET(momentum, MOMENTUM, 0.5), [](Proto *p) { p->nesterov = 1; },
          TEXT(schedule, "inverse_sqrt")},

@@ -1,0 +1,159 @@
+/* What follows from model and specification for all workers of a job: units, segments, what is
+ * trained. Floor F4; pure. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/mem.h"
+#include "daemon/train/worker_internal.h"
+
+/* Where the parameters of a unit of the model go: a unit of their own each, or NONE. */
+typedef struct split {
+    uint32_t trained, frozen;
+} split;
+
+enum { NONE = UINT32_MAX };
+
+static int is_frozen(const shd_worker_shared *shared, uint32_t param)
+{
+    return shd_spec_freezes(shared->spec, shd_model_param(shared->model, param)->name);
+}
+
+/* Numbers the units; the number of them is returned. */
+static uint32_t split_units(const shd_worker_shared *shared, split *splits)
+{
+    const uint32_t n_units = shd_model_n_units(shared->model);
+    uint32_t next = 0;
+    for (uint32_t u = 0; u < n_units; u++) {
+        splits[u] = (split){NONE, NONE};
+    }
+    for (uint32_t i = 0; i < shd_model_n_params(shared->model); i++) {
+        split *s = &splits[shd_model_param(shared->model, i)->unit];
+        *(is_frozen(shared, i) ? &s->frozen : &s->trained) = 0;
+    }
+    for (uint32_t u = 0; u < n_units; u++) {
+        splits[u].trained = splits[u].trained == NONE ? NONE : next++;
+        splits[u].frozen = splits[u].frozen == NONE ? NONE : next++;
+    }
+    return next;
+}
+
+static void make_layout(shd_worker_shared *shared, const split *splits, uint32_t n_units)
+{
+    const uint32_t n = shd_model_n_params(shared->model);
+    int64_t *numel = shd_calloc(n, sizeof *numel);
+    uint32_t *unit = shd_calloc(n, sizeof *unit);
+    for (uint32_t i = 0; i < n; i++) {
+        const shd_param_info *info = shd_model_param(shared->model, i);
+        const split *s = &splits[info->unit];
+        const int frozen = is_frozen(shared, i);
+        numel[i] = shd_param_numel(info);
+        unit[i] = frozen ? s->frozen : s->trained;
+        shared->trainable += frozen ? 0 : numel[i];
+    }
+    shd_layout_init(&shared->layout, n, numel, unit, n_units, shared->spec->strategy.world);
+    for (uint32_t u = 0; u < shd_model_n_units(shared->model); u++) {
+        if (splits[u].frozen != NONE) {
+            shared->layout.units[splits[u].frozen].frozen = 1;
+        }
+    }
+    free(numel);
+    free(unit);
+}
+
+/* Between the first segment (the embedding) and the last (the head) each one is a block. */
+static int is_recomputed(const shd_worker_shared *shared, uint32_t segment, uint32_t n_segments)
+{
+    const int block = segment > 0 && segment + 1 < n_segments;
+    switch (shared->spec->checkpointing) {
+    case SHD_CHECKPOINT_FULL:
+        return block;
+    case SHD_CHECKPOINT_SELECTIVE:
+        return block && segment % 2 == 1;
+    default:
+        return 0;
+    }
+}
+
+static void make_segments(shd_worker_shared *shared, const split *splits)
+{
+    const uint32_t n = shd_model_n_segments(shared->model);
+    shared->segments = shd_calloc(n, sizeof *shared->segments);
+    for (uint32_t s = 0; s < n; s++) {
+        shd_segment *segment = &shared->segments[s];
+        uint32_t units[SHD_SEGMENT_UNITS / 2];
+        const uint32_t n_units =
+            shd_model_segment_units(shared->model, s, units, &segment->backward_needs_params);
+        for (uint32_t k = 0; k < n_units; k++) {
+            const split *of = &splits[units[k]];
+            if (of->trained != NONE) {
+                segment->units[segment->n_units++] = of->trained;
+            }
+            if (of->frozen != NONE) {
+                segment->units[segment->n_units++] = of->frozen;
+            }
+        }
+        segment->recompute = is_recomputed(shared, s, n);
+    }
+}
+
+void shd_worker_make_params(const shd_worker_shared *shared, shd_tensor *params, shd_tensor **ptrs)
+{
+    for (uint32_t i = 0; i < shd_model_n_params(shared->model); i++) {
+        const shd_param_info *info = shd_model_param(shared->model, i);
+        params[i] = (shd_tensor){.ndim = info->ndim,
+                                 .dtype = shared->spec->dtype,
+                                 .is_param = 1,
+                                 .requires_grad = !is_frozen(shared, i),
+                                 .refs = 1};
+        memcpy(params[i].shape, info->shape, sizeof info->shape);
+        ptrs[i] = &params[i];
+    }
+}
+
+/* The first segment whose output depends on a trained parameter, as the tape sees it: forward of
+ * one token on the null device. */
+static uint32_t find_first_backward(const shd_worker_shared *shared)
+{
+    const uint32_t n = shd_model_n_segments(shared->model);
+    const uint32_t n_params = shd_model_n_params(shared->model);
+    shd_device *dev = shd_device_create_null(1);
+    shd_arena *arena = shd_arena_create_virtual();
+    shd_tape *tape = shd_tape_create(dev, arena, shared->spec->dtype);
+    shd_tensor *params = shd_calloc(n_params, sizeof *params);
+    shd_tensor **ptrs = shd_calloc(n_params, sizeof *ptrs);
+    shd_worker_make_params(shared, params, ptrs);
+    const shd_model_input input = {.targets = (const int32_t *)params, /* any address: not read */
+                                   .sequences = 1,
+                                   .tokens = 1};
+    shd_tensor *x = NULL;
+    uint32_t first = 0;
+    for (; first + 1 < n; first++) {
+        shd_model_forward(shared->model, first, tape, ptrs, &input, &x);
+        if (x == NULL || x->requires_grad) {
+            break;
+        }
+    }
+    shd_tape_free(tape);
+    shd_arena_free(arena);
+    shd_device_free(dev);
+    free(params);
+    free(ptrs);
+    return first;
+}
+
+void shd_worker_layout(shd_worker_shared *shared)
+{
+    split *splits = shd_calloc(shd_model_n_units(shared->model), sizeof *splits);
+    const uint32_t n_units = split_units(shared, splits);
+    make_layout(shared, splits, n_units);
+    make_segments(shared, splits);
+    shared->first_backward = shared->spec->n_freeze > 0 ? find_first_backward(shared) : 0;
+    free(splits);
+}
+
+void shd_worker_layout_fini(shd_worker_shared *shared)
+{
+    shd_layout_fini(&shared->layout);
+    free(shared->segments);
+    shared->segments = NULL;
+}

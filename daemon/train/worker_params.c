@@ -1,0 +1,200 @@
+/* Parameters of a rank: their first values, and access from outside. Floor F4; the rank's thread.
+ *
+ * Outside and in files a parameter is fp32; where the compute dtype is another, values pass through
+ * a piece of fp32 scratch. */
+#include "daemon/base/mem.h"
+#include "daemon/train/worker_internal.h"
+#include "kernels/philox.h"
+
+enum { ACCESS_PIECE = 1 << 10 }; /* elements; less scratch than any step takes */
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void *element(const void *data, shd_dtype dtype, int64_t i)
+{
+    return (char *)data + i * (int64_t)shd_dtype_size(dtype);
+}
+
+/* The part of parameter `index` inside a range of its unit. */
+static shd_param_part part_in(const shd_worker *w, uint32_t index, const shd_range *range,
+                              shd_dtype dtype)
+{
+    shd_param_part part = {.dtype = dtype};
+    int64_t at = 0;
+    if (range->data != NULL) {
+        part.n = shd_slot_intersect(&w->shared->layout.slots[index], range->begin, range->end,
+                                    &part.first, &at);
+    }
+    part.data = part.n > 0 ? element(range->data, dtype, at) : NULL;
+    return part;
+}
+
+static const shd_unit *unit_of(const shd_worker *w, uint32_t index)
+{
+    return &w->units.units[w->shared->layout.slots[index].unit];
+}
+
+shd_param_part shd_worker_param_part(const shd_worker *w, uint32_t index)
+{
+    const shd_unit *unit = unit_of(w, index);
+    return unit->frozen ? part_in(w, index, &unit->params, w->units.config.dtype)
+                        : part_in(w, index, &unit->master, SHD_F32);
+}
+
+/* ---- first values ---- */
+
+static int fill_fp32(shd_worker *w, uint32_t index, int64_t first, int64_t n, float *dst,
+                     shd_error *err)
+{
+    const shd_ops *ops = shd_device_ops(w->dev);
+    const shd_opctx *ctx = shd_device_opctx(w->dev);
+    const shd_param_info *info = shd_model_param(w->shared->model, index);
+    const shd_param_source *from = &w->shared->from;
+    SHD_TRY(shd_comm_check(w->comm, err));
+    if (from->load != NULL) {
+        const int rc = from->load(from->arg, w->dev, index, first, n, dst, err);
+        return rc == SHD_EINVAL ? SHD_EDATA : rc; /* EINVAL would leave the job as it was */
+    }
+    if (info->init_std > 0) {
+        ops->fill_normal(ctx, dst, n, shd_worker_spec(w)->seed, SHD_STREAM(SHD_STREAM_INIT, index),
+                         first, info->init_mean, info->init_std);
+    } else {
+        ops->fill_constant(ctx, dst, n, info->init_mean);
+    }
+    return 0;
+}
+
+/* `scratch` holds a piece of fp32; unused when the part is fp32. */
+static int fill_part(shd_worker *w, uint32_t index, const shd_param_part *part, float *scratch,
+                     shd_error *err)
+{
+    for (int64_t at = 0; at < part->n; at += SHD_LOAD_PIECE) {
+        const int64_t n = min64(SHD_LOAD_PIECE, part->n - at);
+        void *to = element(part->data, part->dtype, at);
+        const int direct = part->dtype == SHD_F32;
+        SHD_TRY(fill_fp32(w, index, part->first + at, n, direct ? to : scratch, err));
+        if (!direct) {
+            shd_device_ops(w->dev)->cast(shd_device_opctx(w->dev), to, part->dtype, scratch,
+                                         SHD_F32, n);
+        }
+    }
+    return 0;
+}
+
+static void zero_range(shd_worker *w, const shd_range *range, shd_dtype dtype)
+{
+    if (range->data != NULL) {
+        shd_device_ops(w->dev)->zero(shd_device_opctx(w->dev), range->data,
+                                     (size_t)(range->end - range->begin) * shd_dtype_size(dtype));
+    }
+}
+
+/* Largest part of a frozen parameter that needs scratch, up to a piece. */
+static int64_t scratch_size(const shd_worker *w)
+{
+    int64_t most = 0;
+    for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
+        const int64_t n = w->shared->layout.slots[i].numel;
+        if (unit_of(w, i)->frozen && w->units.config.dtype != SHD_F32 && n > most) {
+            most = n;
+        }
+    }
+    return min64(most, SHD_LOAD_PIECE);
+}
+
+static int fill_all(shd_worker *w, float *scratch, shd_error *err)
+{
+    for (uint32_t u = 0; u < w->shared->layout.n_units; u++) {
+        zero_range(w, &w->units.units[u].params, w->units.config.dtype);
+        zero_range(w, &w->units.units[u].master, SHD_F32);
+    }
+    for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
+        const shd_param_part part = shd_worker_param_part(w, i);
+        SHD_TRY(fill_part(w, i, &part, scratch, err));
+    }
+    for (uint32_t u = 0; u < w->shared->layout.n_units; u++) {
+        SHD_TRY(shd_unit_update_finish(&w->units, u, err));
+    }
+    return 0;
+}
+
+int shd_worker_init_params(shd_worker *w, shd_error *err)
+{
+    shd_arena *arena = atomic_load(&w->arena);
+    const int64_t size = scratch_size(w);
+    void *scratch = NULL;
+    if (size > 0) {
+        SHD_TRY(shd_arena_alloc(arena, SHD_TAG_WORKSPACE, (uint64_t)size * sizeof(float), &scratch,
+                                err));
+    }
+    const int rc = fill_all(w, scratch, err);
+    shd_arena_release(arena, scratch);
+    return rc;
+}
+
+/* ---- access from outside, when idle ---- */
+
+/* Host fp32 to a part, or from it. */
+static void copy_part(const shd_worker *w, const shd_param_part *part, float *host, int write)
+{
+    const shd_ops *ops = shd_device_ops(w->dev);
+    const shd_opctx *ctx = shd_device_opctx(w->dev);
+    void *scratch = NULL;
+    if (part->n == 0 || (part->dtype != SHD_F32 &&
+                         shd_arena_alloc(atomic_load(&((shd_worker *)w)->arena), SHD_TAG_WORKSPACE,
+                                         ACCESS_PIECE * sizeof(float), &scratch, NULL) < 0)) {
+        return;
+    }
+    for (int64_t at = 0; at < part->n; at += ACCESS_PIECE) {
+        const int64_t n = min64(ACCESS_PIECE, part->n - at);
+        void *data = element(part->data, part->dtype, at);
+        float *fp32 = scratch != NULL ? scratch : data;
+        float *out = host + part->first + at;
+        if (write) {
+            shd_device_from_host(w->dev, fp32, out, (size_t)n * sizeof(float));
+        }
+        if (scratch != NULL) {
+            ops->cast(ctx, write ? data : scratch, write ? part->dtype : SHD_F32,
+                      write ? scratch : data, write ? SHD_F32 : part->dtype, n);
+        }
+        if (!write) {
+            shd_device_to_host(w->dev, out, fp32, (size_t)n * sizeof(float));
+        }
+    }
+    shd_arena_release(atomic_load(&((shd_worker *)w)->arena), scratch);
+}
+
+void shd_worker_read_param(const shd_worker *w, uint32_t index, float *out)
+{
+    const shd_param_part part = shd_worker_param_part(w, index);
+    copy_part(w, &part, out, 0);
+}
+
+void shd_worker_write_param(shd_worker *w, uint32_t index, const float *in)
+{
+    const shd_unit *unit = unit_of(w, index);
+    const shd_param_part whole = part_in(w, index, &unit->params, w->units.config.dtype);
+    copy_part(w, &whole, (float *)in, 1);
+    if (w->units.config.dtype != SHD_F32) {
+        const shd_param_part master = part_in(w, index, &unit->master, SHD_F32);
+        copy_part(w, &master, (float *)in, 1);
+    }
+}
+
+void shd_worker_read_grad(const shd_worker *w, uint32_t index, float *out)
+{
+    const uint32_t u = w->shared->layout.slots[index].unit;
+    if (w->units.units[u].frozen) {
+        return;
+    }
+    const shd_range atom = shd_unit_atom(&w->units, u);
+    const shd_param_part part = part_in(w, index, &atom, w->units.config.reduce_dtype);
+    copy_part(w, &part, out, 0);
+    const double factor = shd_worker_grad_factor(w);
+    for (int64_t i = 0; i < part.n; i++) {
+        out[part.first + i] = (float)(out[part.first + i] / factor);
+    }
+}

@@ -1,0 +1,182 @@
+// The promises of determinism and memory over what a job can be: architecture, precision,
+// checkpointing, freezing, optimizer, accumulation, world. Choices are drawn by a fixed seed; every
+// draw is run under every strategy.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/train/drive.h"
+
+namespace
+{
+
+struct Draw {
+    std::string name;
+    shd_spec spec;
+    std::vector<std::string> freeze;
+};
+
+template <class T> const T &Pick(std::mt19937 *random, const std::vector<T> &from)
+{
+    return from[(*random)() % from.size()];
+}
+
+const uint32_t kModels = 3;
+
+shd_model_config Model(uint32_t i)
+{
+    switch (i) {
+    case 0:
+        return shd_model_config_gpt2(3, 2, 24, 19, 97);
+    case 1: {
+        shd_model_config c = shd_model_config_llama(2, 4, 32, 44, 23, 97);
+        c.n_kv_head = 2;
+        return c;
+    }
+    default: {
+        shd_model_config c = shd_model_config_llama(3, 3, 24, 40, 23, 97);
+        c.arch = SHD_ARCH_QWEN3;
+        c.head_dim = 10;
+        c.n_kv_head = 1;
+        c.tied = 1;
+        c.qk_norm = 1;
+        return c;
+    }
+    }
+}
+
+Draw Make(uint32_t seed)
+{
+    std::mt19937 random(seed);
+    const std::vector<shd_dtype> types = {SHD_F32, SHD_BF16, SHD_F16};
+    const std::vector<shd_optim> optims = {{SHD_OPTIM_ADAMW, 0.9, 0.95, 1e-8, 0, 0},
+                                           {SHD_OPTIM_ADAM, 0.9, 0.95, 1e-8, 0, 0},
+                                           {SHD_OPTIM_SGD, 0, 0, 0, 0.9, 1},
+                                           {SHD_OPTIM_SGD, 0, 0, 0, 0, 0},
+                                           {SHD_OPTIM_LION, 0.9, 0.99, 0, 0, 0}};
+    Draw d;
+    const uint32_t arch = random() % kModels, world = Pick<uint32_t>(&random, {1, 2, 3, 4});
+    shd_spec &s = d.spec = shd::SmallSpec("ddp", world);
+    s.model = Model(arch);
+    s.dtype = types[seed % 3];
+    s.reduce_dtype = Pick(&random, types);
+    s.checkpointing = static_cast<shd_checkpointing>(random() % 3);
+    s.optim = Pick(&random, optims);
+    s.decay_all = static_cast<int>(random() % 2);
+    s.dropout = random() % 2 ? 0.1 : 0.0;
+    s.accumulation = 1 + random() % 3;
+    s.global_batch = s.micro_batch * world * s.accumulation;
+    if (s.dtype == SHD_F16) {
+        s.scaler = {1, random() % 2 ? 256.0 : 0.0, 10, 3, 2, 1};
+    }
+    switch (random() % 4) {
+    case 0:
+        d.freeze = {arch == 0 ? "*wte*" : "*embed_tokens*"};
+        break;
+    case 1: // the embedding and the first block: backward ends early
+        d.freeze = {arch == 0 ? "*wte*" : "*embed_tokens*", arch == 0 ? "*wpe*" : "*layers.0.*",
+                    arch == 0 ? "*.h.0.*" : "*layers.0.*"};
+        break;
+    case 2: // half of each block
+        d.freeze = {"*mlp*"};
+        break;
+    default:
+        break;
+    }
+    d.name = std::string(shd_arch_name(s.model.arch)) + " W" + std::to_string(world) + " A" +
+             std::to_string(s.accumulation) + " " + shd_dtype_name(s.dtype) + "/" +
+             shd_dtype_name(s.reduce_dtype) + " " + shd_checkpointing_name(s.checkpointing) + " " +
+             shd_optim_name(s.optim.kind) + " dropout " + std::to_string(s.dropout) + " frozen " +
+             (d.freeze.empty() ? "nothing" : d.freeze.back());
+    return d;
+}
+
+void CheckMemory(shd::Engine *engine)
+{
+    for (uint32_t r = 0; r < engine->spec().strategy.world; r++) {
+        shd_usage usage[SHD_TAG_COUNT];
+        uint64_t total_peak = 0, reserved = 0;
+        shd_trainer_usage(engine->trainer(), r, usage, &total_peak, &reserved);
+        for (int t = 0; t < SHD_TAG_COUNT; t++) {
+            const char *tag = shd_tag_name(static_cast<shd_tag>(t));
+            if (r == 0) { // what rank 0 generates alone is in the plan of all
+                EXPECT_EQ(engine->plan().peak[t], usage[t].peak) << "rank " << r << " " << tag;
+            } else {
+                EXPECT_GE(engine->plan().peak[t], usage[t].peak) << "rank " << r << " " << tag;
+            }
+            EXPECT_EQ(engine->plan().steady[t], usage[t].now) << "rank " << r << " " << tag;
+        }
+        if (r == 0) {
+            EXPECT_EQ(engine->plan().total_peak, total_peak);
+        }
+    }
+}
+
+// All kinds of work that a plan knows, as large as they come.
+void Generate(shd::Engine *engine)
+{
+    const shd::Batch batch = shd::Batch::Random(1, engine->spec().seq_len, 5);
+    for (uint64_t stream = 1; stream <= SHD_GENERATE_CACHES; stream++) {
+        shd_work work;
+        shd_work_init(&work, SHD_WORK_NEXT_LOGITS);
+        shd::Set(&work, batch);
+        work.stream = stream;
+        work.cache_step = UINT64_MAX;
+        EXPECT_EQ(0, engine->Run(&work)) << work.err.message;
+        shd_work_fini(&work);
+    }
+    const shd::Batch forward = shd::Batch::Random(
+        engine->spec().micro_batch * engine->spec().strategy.world, engine->spec().seq_len, 6);
+    shd::Good(*engine, SHD_WORK_FORWARD, &forward);
+}
+
+class Matrix : public testing::TestWithParam<uint32_t>
+{
+};
+
+TEST_P(Matrix, EveryStrategyAndCheckpointingGivesTheSameBitsInThePlannedMemory)
+{
+    Draw d = Make(GetParam());
+    SCOPED_TRACE(d.name);
+    std::vector<char *> patterns;
+    for (std::string &pattern : d.freeze) {
+        patterns.push_back(&pattern[0]);
+    }
+    d.spec.freeze = patterns.data();
+    d.spec.n_freeze = static_cast<uint32_t>(patterns.size());
+    shd::DataFile file(4000);
+    shd::Trace first;
+    for (const char *strategy : {"ddp", "zero1", "zero2", "zero3", "shard_grad_op"}) {
+        for (int checkpointing : {0, 1, 2}) {
+            // Every strategy as drawn; the other ways to checkpoint under one of them.
+            if (checkpointing != d.spec.checkpointing && std::string(strategy) != "zero3") {
+                continue;
+            }
+            shd_spec spec = d.spec;
+            spec.checkpointing = static_cast<shd_checkpointing>(checkpointing);
+            ASSERT_EQ(0, shd_strategy_make(strategy, nullptr, 0, spec.strategy.world,
+                                           &spec.strategy, nullptr));
+            shd::Engine engine(spec, file.Open());
+            ASSERT_EQ(0, engine.init_rc()) << engine.init_error();
+            const shd::Trace trace = engine.Train(5);
+            Generate(&engine);
+            engine.Step(); // gives the caches back
+            CheckMemory(&engine);
+            if (first.losses.empty()) {
+                first = trace;
+                for (double loss : trace.losses) {
+                    EXPECT_TRUE(std::isfinite(loss));
+                }
+                continue;
+            }
+            EXPECT_TRUE(trace.losses == first.losses) << strategy << " " << checkpointing;
+            EXPECT_TRUE(trace.norms == first.norms) << strategy << " " << checkpointing;
+            EXPECT_TRUE(trace.params == first.params) << strategy << " " << checkpointing;
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Draws, Matrix, testing::Range(1u, 43u));
+
+} // namespace
