@@ -131,6 +131,7 @@ Shard__V1__Job *shd_encode_job(const shd_job *job, shd_scratch *scratch)
     }
     m->vocab = (uint32_t)job->spec.model.vocab;
     m->context = (uint32_t)job->spec.model.context;
+    m->trainable = job->plan.trainable;
     m->progress = encode_progress(job, scratch);
     return m;
 }
@@ -236,6 +237,7 @@ Shard__V1__JobStatus *shd_encode_status(const shd_job *job, shd_scratch *scratch
     m->watchers = job->n_observers;
     m->accumulation = spec->accumulation;
     m->skipped_steps = job->skipped;
+    m->loss_scale = job->trainer != NULL ? shd_trainer_loss_scale(job->trainer) : 0.0;
     return m;
 }
 

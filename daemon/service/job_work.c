@@ -221,6 +221,7 @@ static void on_step(shd_job *job, const shd_work *work)
     event.result.lr = work->lr_used;
     event.result.tokens = job->tokens_sum;
     event.result.step_ms = job->ms_sum;
+    event.result.loss_scale = work->loss_scale;
     event.result.unix_time = shd_job_now();
     event.result.samples = work->samples;
     job->last = event;

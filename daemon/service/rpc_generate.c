@@ -13,8 +13,8 @@ enum {
     DEFAULT_TOKENS = 128,
     MAX_TOKENS = 100000,
     MAX_STOPS = 256,
-    MAX_ENCODING = 16, /* prompts on the pool at one time */
-    MAX_AT_ONCE = 4
+    MAX_ENCODING = 16,                /* prompts on the pool at one time */
+    MAX_AT_ONCE = SHD_GENERATE_CACHES /* generations of a job: each keeps its cache */
 };
 
 /* Where a generation's item is, besides on the ranks. */
@@ -111,6 +111,12 @@ static int ask(generation *g, shd_job *job, shd_error *err)
     for (uint32_t i = 0; i < n; i++) {
         work->batch.targets[i] = SHD_IGNORE_INDEX;
     }
+    if (g->length > g->window) {
+        g->stream = 0; /* every token has moved on */
+    }
+    work->stream = g->stream;
+    work->prefill = g->prefill;
+    work->cache_step = g->cache_step;
     SHD_TRY(shd_trainer_check_batch(job->trainer, work, err));
     return shd_job_push_interactive(job, &g->item, 1, err);
 }

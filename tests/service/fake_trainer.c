@@ -126,6 +126,12 @@ void shd_trainer_free(shd_trainer *t)
     free(t);
 }
 
+double shd_trainer_loss_scale(const shd_trainer *t)
+{
+    (void)t;
+    return 0.0;
+}
+
 int shd_trainer_check_batch(const shd_trainer *t, const shd_work *work, shd_error *err)
 {
     const size_t n = (size_t)work->batch.sequences * work->batch.length;

@@ -224,6 +224,56 @@ TEST_F(Generate, TheContextSlides)
     EXPECT_EQ(seen_.back().first, 256u);
 }
 
+TEST_F(Generate, SaysHowItsTokensWereRun)
+{
+    struct Seen {
+        uint64_t stream, cache_step;
+        uint32_t prefill, length;
+    };
+    static std::vector<Seen> seen; // of the hook's thread while work is in flight
+    seen.clear();
+    start(
+        false,
+        [](const char *, shd_work *work, void *) {
+            if (work->kind == SHD_WORK_NEXT_LOGITS) {
+                seen.push_back({work->stream, work->cache_step, work->prefill, work->batch.length});
+                work->step = seen.size() < 4 ? 7 : 8; // training goes on
+            }
+        },
+        nullptr);
+    const std::string id = create_running(Spec("g"), false);
+    prompt = {1, 2, 3};
+    Call a = make_call();
+    generate(a.get(), id, 6);
+    turn_until([&] { return a->finished; });
+    ASSERT_EQ(seen.size(), 6u);
+    for (const Seen &s : seen) {
+        EXPECT_EQ(s.stream, seen[0].stream);
+        EXPECT_NE(s.stream, 0u);
+    }
+    EXPECT_EQ(seen[0].cache_step, UINT64_MAX);
+    for (size_t i : {1, 2, 3}) {
+        EXPECT_EQ(seen[i].cache_step, 7u);
+        EXPECT_EQ(seen[i].prefill, 3u);
+    }
+    for (size_t i : {4, 5}) { // the fourth was run on new weights: all of its tokens at once
+        EXPECT_EQ(seen[i].cache_step, 8u);
+        EXPECT_EQ(seen[i].prefill, 6u);
+    }
+    const uint64_t first = seen[0].stream;
+    Call b = make_call();
+    generate(b.get(), id, 1);
+    turn_until([&] { return b->finished; });
+    EXPECT_NE(seen.back().stream, first);
+    prompt.assign(255, 1);
+    Call c = make_call();
+    generate(c.get(), id, 4);
+    turn_until([&] { return c->finished; });
+    EXPECT_NE(seen[seen.size() - 3].stream, 0u); // 256 tokens
+    EXPECT_EQ(seen[seen.size() - 2].stream, 0u); // a token left, the others moved
+    EXPECT_EQ(seen.back().stream, 0u);
+}
+
 TEST_F(Generate, ASeedGivesTheSameTextAgain)
 {
     start(
