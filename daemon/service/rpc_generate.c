@@ -13,8 +13,7 @@ enum {
     DEFAULT_TOKENS = 128,
     MAX_TOKENS = 100000,
     MAX_STOPS = 256,
-    MAX_ENCODING = 16,                /* prompts on the pool at one time */
-    MAX_AT_ONCE = SHD_GENERATE_CACHES /* generations of a job: each keeps its cache */
+    MAX_ENCODING = 16 /* prompts on the pool at one time */
 };
 
 /* Where a generation's item is, besides on the ranks. */
@@ -161,7 +160,7 @@ static void open_gate(shd_job *job)
 {
     const int usable = job->trainer != NULL && !job->deleting &&
                        (!shd_job_ended(job) || job->state == SHARD__V1__JOB_STATE__JOB_STATE_DONE);
-    while (usable && job->gated > 0 && job->generating < MAX_AT_ONCE) {
+    while (usable && job->gated > 0 && job->generating < job->plan.generate_caches) {
         shd_item *next = job->parked.head;
         while (next != NULL && ((generation *)next)->place != GATED) {
             next = next->next;
@@ -184,7 +183,7 @@ static void leave(shd_job *job)
 /* At its beginning, and when a slow client reads again. */
 static void go_on(generation *g)
 {
-    if (g->item.job->generating >= MAX_AT_ONCE) {
+    if (g->item.job->generating >= g->item.job->plan.generate_caches) {
         wait_at(g, GATED);
     } else {
         start_or_give_up(g);

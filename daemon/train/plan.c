@@ -6,72 +6,79 @@
 #include "daemon/base/mem.h"
 #include "daemon/train/worker.h"
 
-/* Every kind of work at its largest: what a step takes, then evaluation and generation. A client
- * may accumulate several batches; the second is the one that adds to what is there. */
-static int run_all(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_error *err)
+static int run_work(shd_worker *worker, const shd_spec *spec, shd_work_kind kind, uint64_t stream,
+                    shd_error *err)
 {
-    static const shd_work_kind kinds[] = {
-        SHD_WORK_INIT,
-        SHD_WORK_DATA_STEP,
-        SHD_WORK_NEXT_LOGITS, /* as many generations as keep what they have */
-        SHD_WORK_NEXT_LOGITS,
-        SHD_WORK_NEXT_LOGITS,
-        SHD_WORK_NEXT_LOGITS,
-        SHD_WORK_EVAL, /* meanwhile */
-        SHD_WORK_FORWARD_BACKWARD,
-        SHD_WORK_FORWARD_BACKWARD};
-    const size_t n_kinds = sizeof kinds / sizeof kinds[0] - (spec->data_path != NULL ? 2 : 0);
-    shd_comm_count before[SHD_COMM_KIND_COUNT] = {{0, 0}};
-    for (size_t i = 0; i < n_kinds; i++) {
-        shd_work work, result;
-        shd_work_init(&work, kinds[i]);
-        if (kinds[i] == SHD_WORK_NEXT_LOGITS || kinds[i] == SHD_WORK_FORWARD_BACKWARD) {
-            work.batch.sequences = 1;
-            work.batch.length = spec->seq_len;
-            work.batch.tokens = shd_calloc(spec->seq_len, sizeof *work.batch.tokens);
-            work.batch.targets = shd_calloc(spec->seq_len, sizeof *work.batch.targets);
-            work.stream = i;
-            work.cache_step = UINT64_MAX;
-        }
-        shd_worker_run(worker, &work, UINT64_MAX, &result);
-        const int rc = result.rc;
-        if (rc < 0 && err != NULL) {
-            *err = result.err;
-        }
-        shd_work_fini(&work);
-        shd_work_fini(&result);
-        SHD_TRY(rc);
-        if (kinds[i] == SHD_WORK_INIT) {
-            shd_usage usage[SHD_TAG_COUNT];
-            shd_arena_usage(shd_worker_arena(worker), usage);
-            for (int t = 0; t < SHD_TAG_COUNT; t++) {
-                out->steady[t] = usage[t].now;
-            }
-        }
-        shd_comm_count after[SHD_COMM_KIND_COUNT];
-        shd_comm_counts(shd_worker_comm(worker), after);
-        if (kinds[i] == SHD_WORK_DATA_STEP) {
-            for (int k = 0; k < SHD_COMM_KIND_COUNT; k++) {
-                out->comm_step[k] = (shd_comm_count){after[k].bytes - before[k].bytes,
-                                                     after[k].calls - before[k].calls};
-            }
-        }
-        memcpy(before, after, sizeof before);
+    shd_work work, result;
+    shd_work_init(&work, kind);
+    if (kind == SHD_WORK_NEXT_LOGITS || kind == SHD_WORK_FORWARD_BACKWARD) {
+        work.batch.sequences = 1;
+        work.batch.length = spec->seq_len;
+        work.batch.tokens = shd_calloc(spec->seq_len, sizeof *work.batch.tokens);
+        work.batch.targets = shd_calloc(spec->seq_len, sizeof *work.batch.targets);
+        work.stream = stream;
+        work.cache_step = UINT64_MAX;
+    }
+    shd_worker_run(worker, &work, UINT64_MAX, &result);
+    const int rc = result.rc;
+    if (rc < 0 && err != NULL) {
+        *err = result.err;
+    }
+    shd_work_fini(&work);
+    shd_work_fini(&result);
+    return rc;
+}
+
+/* A step, and what it communicates. */
+static int run_step(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd_error *err)
+{
+    shd_comm_count before[SHD_COMM_KIND_COUNT], after[SHD_COMM_KIND_COUNT];
+    shd_comm_counts(shd_worker_comm(worker), before);
+    SHD_TRY(run_work(worker, spec, SHD_WORK_DATA_STEP, 0, err));
+    shd_comm_counts(shd_worker_comm(worker), after);
+    for (int k = 0; k < SHD_COMM_KIND_COUNT; k++) {
+        out->comm_step[k] =
+            (shd_comm_count){after[k].bytes - before[k].bytes, after[k].calls - before[k].calls};
     }
     return 0;
 }
 
-static int measure(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err)
+/* Every kind of work at its largest: training, then as many generations as keep what they have, and
+ * an evaluation meanwhile. A client may accumulate several batches; the second is the one that adds
+ * to what is there. *extent is what all but generation and evaluation takes. */
+static int run_all(shd_worker *worker, const shd_spec *spec, uint32_t caches, shd_plan *out,
+                   uint64_t *extent, shd_error *err)
+{
+    SHD_TRY(run_work(worker, spec, SHD_WORK_INIT, 0, err));
+    const shd_arena *arena = shd_worker_arena(worker);
+    shd_usage usage[SHD_TAG_COUNT];
+    shd_arena_usage(arena, usage);
+    for (int t = 0; t < SHD_TAG_COUNT; t++) {
+        out->steady[t] = usage[t].now;
+    }
+    SHD_TRY(run_step(worker, spec, out, err));
+    for (int i = 0; i < 2 && spec->data_path == NULL; i++) {
+        SHD_TRY(run_work(worker, spec, SHD_WORK_FORWARD_BACKWARD, 0, err));
+    }
+    *extent = shd_arena_extent(arena);
+    for (uint64_t stream = 1; stream <= caches; stream++) {
+        SHD_TRY(run_work(worker, spec, SHD_WORK_NEXT_LOGITS, stream, err));
+    }
+    return run_work(worker, spec, SHD_WORK_EVAL, 0, err);
+}
+
+static int measure_with(const shd_spec *spec, int threads_per_rank, uint32_t caches, shd_plan *out,
+                        uint64_t *extent, shd_error *err)
 {
     *out = (shd_plan){0};
     shd_model *model = NULL;
     SHD_TRY(shd_model_create(&spec->model, &model, err));
-    shd_worker_shared shared = {.spec = spec, .model = model, .eval_leaves = 1};
+    shd_worker_shared shared = {.spec = spec, .model = model, .eval_leaves = 1, .caches = caches};
     shd_worker_layout(&shared);
     shd_device *dev = shd_device_create_null(threads_per_rank);
     shd_worker *worker =
         shd_worker_create(&shared, dev, shd_comm_null_create(0, spec->strategy.world));
-    const int rc = run_all(worker, spec, out, err);
+    const int rc = run_all(worker, spec, caches, out, extent, err);
     if (rc == 0) {
         const shd_arena *arena = shd_worker_arena(worker);
         shd_usage usage[SHD_TAG_COUNT];
@@ -85,12 +92,23 @@ static int measure(const shd_spec *spec, int threads_per_rank, shd_plan *out, sh
         out->padding = (uint64_t)(shared.layout.padded - shared.layout.numel);
         out->units = shared.layout.n_units;
         out->trainable = (uint64_t)shared.trainable;
+        out->generate_caches = caches;
     }
     shd_worker_free(worker);
     shd_device_free(dev);
     shd_worker_layout_fini(&shared);
     shd_model_free(model);
     return rc;
+}
+
+/* Room for many generations must not be what a job fails to fit for: there is more than one cache
+ * only where training takes the memory anyway. */
+static int measure(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err)
+{
+    uint64_t training = 0;
+    SHD_TRY(measure_with(spec, threads_per_rank, SHD_GENERATE_CACHES, out, &training, err));
+    return out->extent == training ? 0
+                                   : measure_with(spec, threads_per_rank, 1, out, &training, err);
 }
 
 static shd_spec with_rounds(const shd_spec *spec, uint32_t rounds)

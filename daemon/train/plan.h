@@ -24,6 +24,7 @@ typedef struct shd_plan {
     uint64_t trainable;                            /* of these, not frozen */
     uint64_t padding;                              /* elements */
     uint32_t units;
+    uint32_t generate_caches; /* generations whose keys and values there is room for */
 } shd_plan;
 
 /* `threads_per_rank` as the daemon runs (scratch of ops depends on it). */

@@ -105,8 +105,11 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
     shd_trainer *t = shd_calloc(1, sizeof *t);
     shd_spec_copy(&t->spec, spec);
     t->plan = *plan;
-    t->shared =
-        (shd_worker_shared){.spec = &t->spec, .extent = plan->extent, .data = data, .eval = eval};
+    t->shared = (shd_worker_shared){.spec = &t->spec,
+                                    .extent = plan->extent,
+                                    .caches = plan->generate_caches,
+                                    .data = data,
+                                    .eval = eval};
     if (from != NULL) {
         t->shared.from = *from;
     }

@@ -44,8 +44,9 @@ typedef enum shd_work_kind {
     SHD_WORK_NEXT_LOGITS /* logits after the last token of batch (1 sequence); for generation */
 } shd_work_kind;
 
-/* Generations of a job whose keys and values are kept at one time; the least recently used goes
- * first. Memory of rank 0, from a generation's first token to the next work with gradients. */
+/* The most generations of a job whose keys and values are kept at one time (see generate_caches of
+ * the plan); the least recently used goes first. Memory of rank 0, from a generation's first token
+ * to the next work with gradients. */
 #define SHD_GENERATE_CACHES 4
 
 typedef struct shd_work {

@@ -29,6 +29,7 @@ typedef struct shd_worker_shared {
     shd_segment *segments; /* [n_segments] over the units of the layout */
     uint32_t first_backward;
     int64_t trainable;     /* elements */
+    uint32_t caches;       /* of generations, at most SHD_GENERATE_CACHES */
     shd_param_source from; /* load NULL: random */
     uint64_t extent;       /* bytes of each rank's arena; ignored on a null device */
     shd_source *data;      /* NULL: batches come from clients, or this is a plan */

@@ -33,7 +33,7 @@ void shd_worker_drop_generations(shd_worker *w)
 static shd_generation *find(shd_worker *w, uint64_t stream)
 {
     shd_generation *oldest = &w->generations[0];
-    for (int i = 0; i < SHD_GENERATE_CACHES; i++) {
+    for (uint32_t i = 0; i < w->shared->caches; i++) {
         shd_generation *g = &w->generations[i];
         if (g->stream == stream) {
             return g;

@@ -69,6 +69,7 @@ int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd
     out->comm_step[SHD_COMM_ALL_GATHER].bytes = 1000;
     out->parameters = state / 4;
     out->units = 3;
+    out->generate_caches = 4;
     return SHD_OK;
 }
 

@@ -117,7 +117,7 @@ void CheckMemory(shd::Engine *engine)
 void Generate(shd::Engine *engine)
 {
     const shd::Batch batch = shd::Batch::Random(1, engine->spec().seq_len, 5);
-    for (uint64_t stream = 1; stream <= SHD_GENERATE_CACHES; stream++) {
+    for (uint64_t stream = 1; stream <= engine->plan().generate_caches; stream++) {
         shd_work work;
         shd_work_init(&work, SHD_WORK_NEXT_LOGITS);
         shd::Set(&work, batch);
