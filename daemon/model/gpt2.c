@@ -1,6 +1,5 @@
-/* GPT-2 (Radford et al. 2019): learned positions, pre-LayerNorm blocks, GELU (tanh), tied head.
- * Names, shapes and layout ([in,out] projections) are those of Hugging Face's GPT2LMHeadModel.
- * Floor F3; pure.
+/* GPT-2 (Radford et al. 2019): learned positions, pre-LayerNorm blocks, GELU. Names, shapes and
+ * layout ([in,out] projections) are those of Hugging Face's GPT2LMHeadModel. Floor F3; pure.
  *
  * Units: 0 holds the token table and the positions, then one per block. A tied head is the token
  * table, so unit 0 holds the final norm too; else norm and head are the last unit. Segments:
@@ -28,26 +27,6 @@ enum {
     OUT_B,
     BLOCK_PARAMS
 };
-
-static int gpt2_check(const shd_model_config *c, shd_error *err)
-{
-    if (c->d_model % c->n_head != 0) {
-        return shd_fail(err, SHD_EINVAL, "model: d_model %lld is not a multiple of n_head %lld",
-                        (long long)c->d_model, (long long)c->n_head);
-    }
-    if (c->n_kv_head != c->n_head) {
-        return shd_fail(err, SHD_EINVAL, "model: n_kv_head %lld: gpt2 has as many as n_head, %lld",
-                        (long long)c->n_kv_head, (long long)c->n_head);
-    }
-    if (c->head_dim * c->n_head != c->d_model) {
-        return shd_fail(err, SHD_EINVAL, "model: head_dim %lld: gpt2 has d_model / n_head, %lld",
-                        (long long)c->head_dim, (long long)(c->d_model / c->n_head));
-    }
-    if (c->activation == SHD_ACT_SILU) {
-        return shd_fail(err, SHD_EINVAL, "model: gpt2 has no activation silu; use gelu");
-    }
-    return 0;
-}
 
 static void gpt2_build(shd_model *m)
 {
@@ -154,7 +133,6 @@ static void gpt2_forward(const shd_model *m, uint32_t segment, shd_tape *tape,
 }
 
 const shd_arch_ops shd_arch_gpt2 = {
-    .check = gpt2_check,
     .build = gpt2_build,
     .forward = gpt2_forward,
 };

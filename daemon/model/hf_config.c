@@ -5,162 +5,11 @@
 #include "daemon/model/hf_config.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/base/mem.h"
-
-enum {
-    GPT2 = 1 << SHD_ARCH_GPT2,
-    LLAMA = 1 << SHD_ARCH_LLAMA,
-    MISTRAL = 1 << SHD_ARCH_MISTRAL,
-    QWEN2 = 1 << SHD_ARCH_QWEN2,
-    QWEN3 = 1 << SHD_ARCH_QWEN3,
-    LLAMAS = LLAMA | MISTRAL | QWEN2 | QWEN3,
-    ALL = GPT2 | LLAMAS,
-};
-
-/* Keys that are read below, by architecture. */
-static const struct {
-    const char *key;
-    unsigned archs;
-} known[] = {
-    {"model_type", ALL},
-    {"architectures", ALL},
-    {"vocab_size", ALL},
-    {"initializer_range", ALL},
-    {"tie_word_embeddings", ALL},
-    {"bos_token_id", ALL},
-    {"eos_token_id", ALL},
-    {"dtype", ALL},
-    {"torch_dtype", ALL},
-    {"n_positions", GPT2},
-    {"n_ctx", GPT2},
-    {"n_embd", GPT2},
-    {"n_layer", GPT2},
-    {"n_head", GPT2},
-    {"n_inner", GPT2},
-    {"activation_function", GPT2},
-    {"layer_norm_epsilon", GPT2},
-    {"scale_attn_weights", GPT2},
-    {"scale_attn_by_inverse_layer_idx", GPT2},
-    {"hidden_size", LLAMAS},
-    {"intermediate_size", LLAMAS},
-    {"num_hidden_layers", LLAMAS},
-    {"num_attention_heads", LLAMAS},
-    {"num_key_value_heads", LLAMAS},
-    {"head_dim", LLAMAS},
-    {"hidden_act", LLAMAS},
-    {"max_position_embeddings", LLAMAS},
-    {"rms_norm_eps", LLAMAS},
-    {"rope_theta", LLAMAS},
-    {"rope_scaling", LLAMAS},
-    {"rope_parameters", LLAMAS},
-    {"attention_bias", LLAMA | QWEN3},
-    {"mlp_bias", LLAMA},
-    {"sliding_window", MISTRAL | QWEN2 | QWEN3},
-    {"use_sliding_window", QWEN2 | QWEN3},
-    {"max_window_layers", QWEN2 | QWEN3},
-    {"layer_types", QWEN2 | QWEN3},
-};
-
-/* Keys that have one value here: any other would change the numbers. */
-enum { FALSE_ONLY, TRUE_ONLY, ZERO_ONLY, ONE_ONLY, EMPTY_ONLY };
-static const struct {
-    const char *key;
-    int only;
-} fixed[] = {
-    {"add_cross_attention", FALSE_ONLY},
-    {"is_encoder_decoder", FALSE_ONLY},
-    {"tie_encoder_decoder", FALSE_ONLY},
-    {"rope_interleaved", FALSE_ONLY},
-    {"use_mrope", FALSE_ONLY},
-    {"is_llama_config", TRUE_ONLY},
-    {"chunk_size_feed_forward", ZERO_ONLY},
-    {"partial_rotary_factor", ONE_ONLY},
-    {"pruned_heads", EMPTY_ONLY},
-};
-
-/* Keys that do not change the numbers of training, evaluation or logits: how others run, label or
- * sample the model. Dropout is the job's to choose (--dropout). A padding token is one like any
- * other here: batches are masked by their targets. */
-static const char *const harmless[] = {
-    /* dropout */
-    "attention_dropout",
-    "attn_pdrop",
-    "embd_pdrop",
-    "resid_pdrop",
-    "hidden_dropout",
-    "summary_first_dropout",
-    /* provenance and form of the file */
-    "_name_or_path",
-    "name_or_path",
-    "transformers_version",
-    "_commit_hash",
-    "transformers.js_config",
-    "unsloth_fixed",
-    "unsloth_version",
-    "use_bfloat16",
-    "torchscript",
-    "finetuning_task",
-    "task_specific_params",
-    "tokenizer_class",
-    "prefix",
-    /* how others execute it: to the same numbers */
-    "use_cache",
-    "pretraining_tp",
-    "reorder_and_upcast_attn",
-    "attn_implementation",
-    "_attn_implementation",
-    "_attn_implementation_autoset",
-    "gradient_checkpointing",
-    "output_attentions",
-    "output_hidden_states",
-    "output_scores",
-    "return_dict",
-    "return_dict_in_generate",
-    "is_decoder",
-    "tf_legacy_loss",
-    "low_cpu_mem_usage",
-    /* other heads */
-    "id2label",
-    "label2id",
-    "num_labels",
-    "problem_type",
-    "summary_activation",
-    "summary_proj_to_labels",
-    "summary_type",
-    "summary_use_proj",
-    /* tokens and sampling */
-    "pad_token_id",
-    "sep_token_id",
-    "cls_token_id",
-    "decoder_start_token_id",
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "suppress_tokens",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "diversity_penalty",
-    "do_sample",
-    "early_stopping",
-    "encoder_no_repeat_ngram_size",
-    "exponential_decay_length_penalty",
-    "length_penalty",
-    "max_length",
-    "min_length",
-    "no_repeat_ngram_size",
-    "num_beam_groups",
-    "num_beams",
-    "num_return_sequences",
-    "remove_invalid_values",
-    "repetition_penalty",
-    "temperature",
-    "top_k",
-    "top_p",
-    "typical_p",
-};
+#include "daemon/model/hf_keys.h"
 
 typedef struct reader {
     const json_t *root;
@@ -289,53 +138,26 @@ static int read_text(const reader *r, const json_t *in, const char *key, const c
 
 /* ---- which keys there may be ---- */
 
-static int is_known(const char *key, shd_arch arch)
+static int check_fixed(const reader *r, const char *key, const json_t *value, shd_hf_only only)
 {
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        if (strcmp(known[i].key, key) == 0 && known[i].archs >> arch & 1) {
-            return 1;
-        }
-    }
-    for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++) {
-        if (strcmp(harmless[i], key) == 0) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/* 1 when the key is of those that have one value and has it, 0 when it is none of them. */
-static int check_fixed(const reader *r, const char *key, const json_t *value)
-{
-    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
-        if (strcmp(fixed[i].key, key) != 0) {
-            continue;
-        }
-        switch (fixed[i].only) {
-        case FALSE_ONLY:
-            return json_is_false(value)
-                       ? 1
-                       : refuse(r, SHD_EUNSUPPORTED, key, value, "only false is supported");
-        case TRUE_ONLY:
-            return json_is_true(value)
-                       ? 1
-                       : refuse(r, SHD_EUNSUPPORTED, key, value, "only true is supported");
-        case ZERO_ONLY:
-            return json_is_number(value) && json_number_value(value) == 0.0
-                       ? 1
-                       : refuse(r, SHD_EUNSUPPORTED, key, value, "only 0 is supported");
-        case ONE_ONLY:
-            return json_is_number(value) && json_number_value(value) == 1.0
-                       ? 1
-                       : refuse(r, SHD_EUNSUPPORTED, key, value, "only 1 is supported");
-        default:
-            return (json_is_object(value) && json_object_size(value) == 0) ||
-                           (json_is_array(value) && json_array_size(value) == 0)
-                       ? 1
-                       : refuse(r, SHD_EUNSUPPORTED, key, value, "only an empty one is supported");
-        }
-    }
-    return 0;
+    static const char *const why[] = {
+        [SHD_HF_FALSE] = "only false is supported",
+        [SHD_HF_TRUE] = "only true is supported",
+        [SHD_HF_ZERO] = "only 0 is supported",
+        [SHD_HF_ONE] = "only 1 is supported",
+        [SHD_HF_EMPTY] = "only an empty one is supported",
+    };
+    const double number = json_is_number(value) ? json_number_value(value) : -1.0;
+    const int empty = (json_is_object(value) && json_object_size(value) == 0) ||
+                      (json_is_array(value) && json_array_size(value) == 0);
+    const int is[] = {
+        [SHD_HF_FALSE] = json_is_false(value),
+        [SHD_HF_TRUE] = json_is_true(value),
+        [SHD_HF_ZERO] = number == 0.0,
+        [SHD_HF_ONE] = number == 1.0,
+        [SHD_HF_EMPTY] = empty,
+    };
+    return is[only] ? 0 : refuse(r, SHD_EUNSUPPORTED, key, value, why[only]);
 }
 
 /* A key that nobody knows could change the numbers; null says nothing. */
@@ -345,17 +167,18 @@ static int check_keys(const reader *r)
     json_t *value = NULL;
     json_object_foreach((json_t *)r->root, key, value)
     {
-        if (json_is_null(value) || is_known(key, r->arch)) {
+        const shd_hf_only only = shd_hf_key(key, r->arch);
+        if (json_is_null(value) || only == SHD_HF_ANY) {
             continue;
         }
-        const int rc = check_fixed(r, key, value);
-        SHD_TRY(rc);
-        if (rc == 0) {
-            char why[96];
-            snprintf(why, sizeof why, "this key of a %s model is not supported",
-                     shd_arch_name(r->arch));
-            return refuse(r, SHD_EUNSUPPORTED, key, value, why);
+        if (only != SHD_HF_UNKNOWN) {
+            SHD_TRY(check_fixed(r, key, value, only));
+            continue;
         }
+        char why[96];
+        snprintf(why, sizeof why, "this key of a %s model is not supported",
+                 shd_arch_name(r->arch));
+        return refuse(r, SHD_EUNSUPPORTED, key, value, why);
     }
     return 0;
 }

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
-#include "daemon/model/model.h"
+#include "daemon/model/config.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,7 +26,7 @@ typedef struct shd_hf_info {
     char dtype[16]; /* "float32", "bfloat16", "float16"; empty: it does not say */
 } shd_hf_info;
 
-/* Reads config.json, `size` bytes that need no terminator. *config is one that shd_model_create
+/* Reads config.json, `size` bytes that need no terminator. *config is one that shd_model_check
  * accepts; *info may be NULL. SHD_EINVAL: not JSON, a wrong type, a nonsense value;
  * SHD_EUNSUPPORTED: an architecture, field or value that is not supported. Both name the key. */
 int shd_hf_config_parse(const char *json, size_t size, shd_model_config *config, shd_hf_info *info,

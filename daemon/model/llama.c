@@ -74,51 +74,6 @@ static void block_params(const shd_model_config *c, block_param out[BLOCK_PARAMS
     }
 }
 
-static int llama_check(const shd_model_config *c, shd_error *err)
-{
-    const shd_rope_config *r = &c->rope;
-    if (c->n_head % c->n_kv_head != 0) {
-        return shd_fail(err, SHD_EINVAL, "model: n_head %lld is not a multiple of n_kv_head %lld",
-                        (long long)c->n_head, (long long)c->n_kv_head);
-    }
-    if (c->head_dim % 2 != 0) {
-        return shd_fail(err, SHD_EINVAL, "model: head_dim %lld is odd; rotary positions take pairs",
-                        (long long)c->head_dim);
-    }
-    if (c->activation != SHD_ACT_SILU) {
-        return shd_fail(err, SHD_EINVAL, "model: %s has the activation silu alone",
-                        shd_arch_name(c->arch));
-    }
-    if (!c->scale_attn || c->scale_attn_by_layer) {
-        return shd_fail(err, SHD_EINVAL, "model: %s scales its scores by 1/sqrt(head_dim) alone",
-                        shd_arch_name(c->arch));
-    }
-    if (c->sliding_window < 0) {
-        return shd_fail(err, SHD_EINVAL, "model: sliding_window %lld must not be negative",
-                        (long long)c->sliding_window);
-    }
-    if (!(r->theta > 0.0) || r->theta > 1e15) {
-        return shd_fail(err, SHD_EINVAL, "model: rope theta %g must be above 0 and at most 1e15",
-                        r->theta);
-    }
-    if (r->kind != SHD_ROPE_DEFAULT && !(r->factor >= 1.0 && r->factor <= 1e6)) {
-        return shd_fail(err, SHD_EINVAL, "model: rope factor %g must be 1 to 1e6", r->factor);
-    }
-    if (r->kind == SHD_ROPE_LLAMA3 &&
-        !(r->low_freq > 0.0 && r->high_freq > r->low_freq && r->high_freq <= 1e6)) {
-        return shd_fail(err, SHD_EINVAL,
-                        "model: rope low_freq %g and high_freq %g: must be above 0, the second "
-                        "above the first and at most 1e6",
-                        r->low_freq, r->high_freq);
-    }
-    if (r->kind == SHD_ROPE_LLAMA3 &&
-        (r->original_context < 1 || r->original_context > SHD_MODEL_MAX_CONTEXT)) {
-        return shd_fail(err, SHD_EINVAL, "model: rope original_context %lld must be 1 to %d",
-                        (long long)r->original_context, SHD_MODEL_MAX_CONTEXT);
-    }
-    return 0;
-}
-
 /* Angle per position of each pair: theta^(-2i/D), stretched. llama3 leaves short wavelengths as
  * they are, stretches those longer than the original context, and blends between (the Llama 3.1
  * reference code). In fp32 step by step, as the checkpoints were trained. */
@@ -248,7 +203,6 @@ static void llama_forward(const shd_model *m, uint32_t segment, shd_tape *tape,
 }
 
 const shd_arch_ops shd_arch_llama = {
-    .check = llama_check,
     .build = llama_build,
     .forward = llama_forward,
 };

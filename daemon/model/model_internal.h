@@ -5,7 +5,6 @@
 #include "daemon/model/model.h"
 
 typedef struct shd_arch_ops {
-    int (*check)(const shd_model_config *config, shd_error *err);
     /* Fills the parameter table through shd_model_add_param, and the counts. */
     void (*build)(shd_model *model);
     void (*forward)(const shd_model *model, uint32_t segment, shd_tape *tape,

@@ -1,7 +1,7 @@
-/* Models by name: shapes as published; see model.h. Floor F3; pure. */
+/* Models by name: shapes as published; see config.h. Floor F3; pure. */
 #include <string.h>
 
-#include "daemon/model/model.h"
+#include "daemon/model/config.h"
 
 typedef struct preset {
     const char *name;

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "daemon/model/model.h"
+
 namespace
 {
 

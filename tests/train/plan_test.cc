@@ -68,6 +68,33 @@ TEST(Plan, OfTheLargestBatchIsMadeAtOnce)
     EXPECT_EQ(1557611200u, plan.parameters);
 }
 
+// Every preset at its own context, in every precision.
+TEST(Plan, OfEveryPresetIsMadeAtOnce)
+{
+    const std::string list = std::string(shd_model_presets()) + ", ";
+    size_t at = 0;
+    for (size_t comma; (comma = list.find(", ", at)) != std::string::npos; at = comma + 2) {
+        const std::string name = list.substr(at, comma - at);
+        for (shd_dtype dtype : {SHD_F32, SHD_BF16}) {
+            shd_spec spec = SpecOf("zero3", 4, 1);
+            shd_error err = {};
+            ASSERT_EQ(0, shd_model_preset(name.c_str(), &spec.model, &err)) << err.message;
+            spec.dtype = dtype;
+            spec.micro_batch = 1;
+            spec.global_batch = 4;
+            spec.seq_len = static_cast<uint32_t>(spec.model.context);
+            const auto before = std::chrono::steady_clock::now();
+            shd_plan plan;
+            ASSERT_EQ(0, shd_plan_make(&spec, 1, &plan, &err)) << name << err.message;
+            EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5)) << name;
+            // Parameters, and their gradients in fp32, a quarter each.
+            const uint64_t wide = dtype == SHD_F32 ? 4 : 2;
+            EXPECT_GE(plan.steady[SHD_TAG_PARAMS], plan.parameters * wide / 4) << name;
+            EXPECT_LE(plan.steady[SHD_TAG_PARAMS], (plan.parameters + plan.padding) * wide / 4);
+        }
+    }
+}
+
 // Nor does it make it take memory: planning alone must not be what the memory of a machine fails at.
 TEST(Plan, OfTheLargestMicroBatchTakesNoMemory)
 {
