@@ -176,7 +176,10 @@ static int takes_space_off(const shd_tokenizer *tok)
 {
     for (uint32_t id = 0; id < tok->vocab; id++) {
         const shd_piece *piece = &tok->pieces[id];
-        if (piece->kind == SHD_PIECE_TEXT && piece->size > 1 && piece->text[0] == ' ') {
+        size_t n;
+        shd_sp_kind kind;
+        shd_sp_piece(tok->sp, (int32_t)id, &n, &kind);
+        if (kind == SHD_SP_TEXT && piece->size > 1 && piece->text[0] == ' ') {
             const int32_t first = (int32_t)id;
             size_t size;
             char *text = shd_sp_decode(tok->sp, &first, 1, &size);
