@@ -304,8 +304,8 @@ static int compile(const char *pattern, size_t n, uint32_t flags, const char *sh
     PCRE2_SIZE at;
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    pcre2_code *code = pcre2_compile(
-        (PCRE2_SPTR)pattern, n, flags | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &number, &at, context);
+    pcre2_code *code =
+        pcre2_compile((PCRE2_SPTR)pattern, n, flags | PCRE2_UTF, &number, &at, context);
     pcre2_compile_context_free(context);
     if (code == NULL) {
         PCRE2_UCHAR message[128];
@@ -333,7 +333,8 @@ int shd_regex_compile(const char *pattern, shd_regex **out, shd_error *err)
     translation t = {.pattern = pattern, .p = pattern, .err = err};
     int rc = translate(&t);
     if (rc == 0) {
-        rc = compile(t.out, t.n, PCRE2_UCP | PCRE2_MULTILINE, pattern, out, err);
+        rc = compile(t.out, t.n, PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, pattern,
+                     out, err);
     }
     if (rc == 0) {
         (*out)->forgets &= !t.looks_behind;

@@ -58,8 +58,9 @@ static shd_tokenizer *create(const char *name)
 int shd_tokenizer_put_piece(shd_tokenizer *tok, int64_t id, const char *text, size_t n,
                             shd_piece_kind kind, shd_error *err)
 {
+    const int shown = n < 100 ? (int)n : 100;
     if (id < 0 || id >= SHD_MAX_VOCAB) {
-        return shd_fail(err, SHD_EDATA, "token '%.100s' has id %lld; ids are 0..%u", text,
+        return shd_fail(err, SHD_EDATA, "token '%.*s' has id %lld; ids are 0..%u", shown, text,
                         (long long)id, SHD_MAX_VOCAB - 1);
     }
     if (id >= tok->vocab) {
@@ -73,8 +74,8 @@ int shd_tokenizer_put_piece(shd_tokenizer *tok, int64_t id, const char *text, si
     }
     shd_piece *piece = &tok->pieces[id];
     if (piece->kind != SHD_PIECE_NONE) {
-        return shd_fail(err, SHD_EDATA, "tokens '%.100s' and '%.100s' both have id %lld",
-                        piece->text, text, (long long)id);
+        return shd_fail(err, SHD_EDATA, "tokens '%.100s' and '%.*s' both have id %lld", piece->text,
+                        shown, text, (long long)id);
     }
     piece->text = shd_malloc(n + 1);
     memcpy(piece->text, text, n);
