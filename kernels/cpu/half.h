@@ -43,17 +43,54 @@ static inline vu32 select_u32(vu32 mask, vu32 yes, vu32 no)
     return (mask & yes) | (~mask & no);
 }
 
+/* Halves to the lower bits of 32-bit lanes, and lanes below 2^16 to halves. */
+#if VL == 16
+static inline vu32 widen_bits(vu16 h)
+{
+    return (vu32)_mm512_cvtepu16_epi32((__m256i)h);
+}
+static inline vu16 narrow_bits(vu32 w)
+{
+    return (vu16)_mm512_cvtepi32_epi16((__m512i)w);
+}
+#elif VL == 8
+static inline vu32 widen_bits(vu16 h)
+{
+    return (vu32)_mm256_cvtepu16_epi32((__m128i)h);
+}
+static inline vu16 narrow_bits(vu32 w)
+{
+    const __m256i x = (__m256i)w;
+    return (vu16)_mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+}
+#else
+static inline vu32 widen_bits(vu16 h)
+{
+    return __builtin_convertvector(h, vu32);
+}
+static inline vu16 narrow_bits(vu32 w)
+{
+    return __builtin_convertvector(w, vu16);
+}
+#endif
+
 static inline vf bf16_up(vu16 h)
 {
-    return (vf)(__builtin_convertvector(h, vu32) << 16);
+    return (vf)(widen_bits(h) << 16);
 }
 
 static inline vu16 bf16_down(vf x)
 {
     const vu32 u = (vu32)x;
     const vu32 rounded = u + 0x7fffu + ((u >> 16) & 1u);
-    const vu32 nan = (vu32)((u & 0x7fffffffu) > 0x7f800000u);
-    return __builtin_convertvector(select_u32(nan, u | 0x400000u, rounded) >> 16, vu16);
+#if VL == 16
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const vu32 h =
+        (vu32)_mm512_mask_or_epi32((__m512i)rounded, nan, (__m512i)u, _mm512_set1_epi32(0x400000));
+#else
+    const vu32 h = select_u32((vu32)(x != x), u | 0x400000u, rounded);
+#endif
+    return narrow_bits(h >> 16);
 }
 
 #if VL == 16
@@ -77,7 +114,7 @@ static inline vu16 fp16_down(vf x)
 #else
 static inline vf fp16_up(vu16 h)
 {
-    const vu32 w = __builtin_convertvector(h, vu32);
+    const vu32 w = widen_bits(h);
     const vu32 sign = (w & 0x8000u) << 16, magnitude = (w & 0x7fffu) << 13;
     /* 2^112 moves the exponent and makes subnormals normal, exactly. */
     const vu32 finite = (vu32)((vf)magnitude * v_set1(0x1p112f));
@@ -96,7 +133,7 @@ static inline vu16 fp16_down(vf x)
     vu32 h = select_u32(is_small, small, normal);
     h = select_u32(is_large, (vu32){0} + 0x7c00u, h);
     h = select_u32(nan, 0x7e00u | ((magnitude >> 13) & 0x3ffu), h);
-    return __builtin_convertvector(h | (sign >> 16), vu16);
+    return narrow_bits(h | (sign >> 16));
 }
 #endif
 

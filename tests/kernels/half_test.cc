@@ -261,4 +261,72 @@ TEST(Half, BlockSumsqIsThatOfTheWidenedNumbers)
     }
 }
 
+/* Every op with all of its operands moved by some elements: the same bits. */
+TEST(Half, AddressDoesNotMatter)
+{
+    const int64_t R = 24, C = 48, D = 16, heads = 3, n = R * C;
+    const Floats x = Random(n, 1), y = Random(n, 2), w = Random(C * C, 3), g = Random(C, 4);
+    const shd_dropout drop = {0.2f, 1, 2, 3, 4};
+    Floats inv_freq = Random(D / 2, 5);
+    shd_attn_shape shape = {};
+    shape.B = 2, shape.T = R / 2, shape.H = shape.KVH = heads, shape.D = D;
+    shape.q_stride = shape.kv_stride = shape.out_stride = C, shape.scale = 0.25f;
+    Context ctx(2);
+    const auto all = [&](const shd_compute_ops *ops, int64_t by) {
+        const auto moved = [&](const Floats &v) {
+            Floats m(static_cast<size_t>(by), 1.0f);
+            m.insert(m.end(), v.begin(), v.end());
+            return Elts(ops, m);
+        };
+        Elts xe = moved(x), ye = moved(y), we = moved(w), ge = moved(g), out = moved(x);
+        Elts dx = moved(x), dy = moved(y), dz = moved(x);
+        Floats stats = Garbage(4 * n), results;
+        std::vector<char> ws(size_t{1} << 21);
+        const auto keep = [&](const Elts &e) {
+            const Floats f = e.floats();
+            results.insert(results.end(), f.begin() + by, f.end());
+        };
+        void *a = xe.at(by), *b = ye.at(by), *o = out.at(by);
+        ops->add(ctx.get(), o, a, b, n), keep(out);
+        ops->gelu_forward(ctx.get(), o, a, n, SHD_GELU_ERF), keep(out);
+        ops->gelu_backward(ctx.get(), o, a, b, n, SHD_GELU_TANH, 1), keep(out);
+        ops->swiglu_forward(ctx.get(), o, a, b, n), keep(out);
+        ops->swiglu_backward(ctx.get(), dx.at(by), dy.at(by), o, a, b, n, 0, 1);
+        keep(dx), keep(dy);
+        ops->dropout_forward(ctx.get(), o, a, b, R, R / 2, C, &drop), keep(out);
+        ops->rmsnorm_forward(ctx.get(), o, stats.data(), a, ge.at(by), R, C, 1e-5f), keep(out);
+        ops->rmsnorm_backward(ctx.get(), dx.at(by), ge.at(by), b, a, we.at(by), stats.data(), R, C,
+                              1, 0, ws.data());
+        keep(dx), keep(ge);
+        ops->layernorm_forward(ctx.get(), o, stats.data(), stats.data() + R, a, ge.at(by), b, R, C,
+                               1e-5f);
+        keep(out);
+        ops->rope(ctx.get(), o, a, R, R / 2, heads, D, 5, inv_freq.data(), 0, 0), keep(out);
+        ops->linear_forward(ctx.get(), o, a, we.at(by), ge.at(by), b, R, C, C, 1, ws.data());
+        keep(out);
+        ops->linear_backward_input(ctx.get(), dx.at(by), b, we.at(by), R, C, C, 0, 1, ws.data());
+        keep(dx);
+        EXPECT_LE(ops->attention_ws(ctx.get(), &shape, 1), ws.size());
+        ops->attention_forward(ctx.get(), o, stats.data(), a, b, a, &shape, ws.data()), keep(out);
+        ops->attention_backward(ctx.get(), dx.at(by), dy.at(by), dz.at(by), b, o, stats.data(), a,
+                                b, a, &shape, ws.data());
+        keep(dx), keep(dy), keep(dz);
+        return results;
+    };
+    for (shd_dtype dtype : {SHD_F32, SHD_BF16, SHD_F16}) {
+        for (const shd_compute_ops *ops : ComputeTables(dtype)) {
+            const Floats at0 = all(ops, 0);
+            for (int64_t by : {1, 2, 3, 5, 8}) {
+                const Floats moved = all(ops, by);
+                ASSERT_EQ(at0.size(), moved.size());
+                for (size_t i = 0; i < moved.size(); i++) {
+                    ASSERT_EQ(0, memcmp(&at0[i], &moved[i], sizeof(float)))
+                        << ops->name << " in " << shd_dtype_name(dtype) << ", moved by " << by
+                        << ": result " << i;
+                }
+            }
+        }
+    }
+}
+
 } // namespace
