@@ -151,7 +151,7 @@ static int trim_one(const shd_token_cache *c, const char *keep)
         const int older = oldest[0] == '\0' || st.st_atim.tv_sec < used.tv_sec ||
                           (st.st_atim.tv_sec == used.tv_sec && st.st_atim.tv_nsec < used.tv_nsec);
         if (older && strcmp(e->d_name, keep) != 0) {
-            snprintf(oldest, sizeof(oldest), "%s", e->d_name);
+            memcpy(oldest, e->d_name, strlen(e->d_name) + 1);
             used = st.st_atim;
         }
     }
