@@ -307,6 +307,11 @@ static int resolve_precision(const Shard__V1__JobSpec *in, shd_spec *out, shd_er
     SHD_TRY(choice("reduce-dtype", in->reduce_dtype, words, 3, &reduce, err));
     out->dtype = types[compute];
     out->reduce_dtype = types[reduce];
+    if (out->reduce_dtype == SHD_F16 && out->dtype != SHD_F16) {
+        return shd_fail(err, SHD_EINVAL,
+                        "--reduce-dtype fp16 needs the loss scaling of --dtype fp16: sums of "
+                        "unscaled gradients leave its range; use fp32 or bf16");
+    }
     SHD_TRY(choice("activation-checkpointing", in->activation_checkpointing, checkpointings, 3,
                    &checkpointing, err));
     out->checkpointing = (shd_checkpointing)checkpointing;

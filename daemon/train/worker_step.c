@@ -102,6 +102,7 @@ int shd_worker_optim_step(shd_worker *w, const shd_work *work, shd_work *result,
         return shd_fail(err, SHD_EINVAL,
                         "no gradients are accumulated; send ForwardBackward before OptimStep");
     }
+    shd_worker_drop_generations(w); /* their keys and values are of the weights before */
     double sumsq = 0;
     for (uint32_t u = 0; u < n_units; u++) {
         SHD_TRY(shd_unit_grad_finish(&w->units, u, err));

@@ -11,7 +11,8 @@
 #include <thread>
 #include <vector>
 
-namespace {
+namespace
+{
 
 using Flat = std::vector<float>;
 
@@ -21,7 +22,10 @@ const std::vector<uint32_t> kUnit = {0, 1, 0, 1, 0};
 
 const shd_units_config kFp32 = {SHD_F32, SHD_F32, 2};
 
-float *F(void *data) { return static_cast<float *>(data); }
+float *F(void *data)
+{
+    return static_cast<float *>(data);
+}
 
 struct Rank {
     uint32_t rank;
@@ -30,7 +34,8 @@ struct Rank {
     shd_units units;
 };
 
-class World {
+class World
+{
   public:
     World(const shd_strategy &strategy, const std::vector<int64_t> &numel,
           const std::vector<uint32_t> &unit, uint64_t extent = 2 << 20,
@@ -51,8 +56,8 @@ class World {
             shd_error err = {};
             rank.dev = shd_device_create_cpu(1, 0);
             ASSERT_EQ(0, shd_device_arena(rank.dev, extent, &rank.arena, &err)) << err.message;
-            ASSERT_EQ(0, shd_units_init(&rank.units, &layout_, &strategy_, &config, rank.dev, rank.arena,
-                                        comms_[rank.rank], &err))
+            ASSERT_EQ(0, shd_units_init(&rank.units, &layout_, &strategy_, &config, rank.dev,
+                                        rank.arena, comms_[rank.rank], &err))
                 << err.message;
         });
     }
@@ -88,8 +93,14 @@ class World {
             thread.join();
         }
     }
-    const shd_layout &layout() const { return layout_; }
-    uint32_t world() const { return strategy_.world; }
+    const shd_layout &layout() const
+    {
+        return layout_;
+    }
+    uint32_t world() const
+    {
+        return strategy_.world;
+    }
 
   private:
     shd_strategy strategy_;
@@ -150,7 +161,10 @@ float Tree(const std::vector<Flat> &leaves, size_t first, size_t m, size_t i)
     return Tree(leaves, first, half, i) + Tree(leaves, first + half, m - half, i);
 }
 
-Flat Copy(const float *data, int64_t n) { return Flat(data, data + n); }
+Flat Copy(const float *data, int64_t n)
+{
+    return Flat(data, data + n);
+}
 
 TEST(Gather, GivesBackEveryBitAndResharesAgain)
 {
@@ -163,9 +177,11 @@ TEST(Gather, GivesBackEveryBitAndResharesAgain)
                 shd_error err = {};
                 for (uint32_t u = 0; u < 2; u++) {
                     shd_unit &unit = rank.units.units[u];
-                    EXPECT_EQ(w.layout().units[u].padded / s.p, unit.params.end - unit.params.begin);
+                    EXPECT_EQ(w.layout().units[u].padded / s.p,
+                              unit.params.end - unit.params.begin);
                     EXPECT_EQ(w.layout().units[u].padded / s.g, unit.grads.end - unit.grads.begin);
-                    EXPECT_EQ(w.layout().units[u].padded / s.o, unit.master.end - unit.master.begin);
+                    EXPECT_EQ(w.layout().units[u].padded / s.o,
+                              unit.master.end - unit.master.begin);
                     std::copy(want[u].begin() + unit.params.begin,
                               want[u].begin() + unit.params.end, F(unit.params.data));
                     for (int again = 0; again < 2; again++) {
@@ -187,8 +203,9 @@ TEST(Gather, GivesBackEveryBitAndResharesAgain)
 }
 
 // One optimizer step's worth of gradients; returns what grad_finish left, as one flat buffer.
-std::vector<Flat> Reduce(World *w, const shd_strategy &s, const std::vector<std::vector<Flat>> &leaf,
-                         uint32_t u, std::vector<double> *sumsq)
+std::vector<Flat> Reduce(World *w, const shd_strategy &s,
+                         const std::vector<std::vector<Flat>> &leaf, uint32_t u,
+                         std::vector<double> *sumsq)
 {
     std::vector<Flat> got(s.world);
     sumsq->assign(s.world, 0.0);
@@ -198,7 +215,7 @@ std::vector<Flat> Reduce(World *w, const shd_strategy &s, const std::vector<std:
         for (const std::vector<Flat> &round : leaf) {
             ASSERT_EQ(0, shd_unit_grad_begin(&rank.units, u, &err)) << err.message;
             ASSERT_EQ(0, shd_unit_grad_begin(&rank.units, u, &err)); // nothing to do
-            for (uint32_t i = 0; i < w->layout().n_params; i++) { // padding is not ours to write
+            for (uint32_t i = 0; i < w->layout().n_params; i++) {    // padding is not ours to write
                 const shd_slot &slot = w->layout().slots[i];
                 if (slot.unit == u) {
                     std::copy_n(round[rank.rank].begin() + slot.offset, slot.numel,
@@ -352,6 +369,157 @@ TEST(States, StartAtZero)
     });
 }
 
+// ---- other precisions ----
+
+// Every value of x rounded to dtype, as fp32.
+Flat Rounded(const Flat &x, shd_dtype dtype)
+{
+    shd_device *dev = shd_device_create_cpu(1, 0);
+    const shd_ops *ops = shd_device_ops(dev);
+    const int64_t n = static_cast<int64_t>(x.size());
+    Flat narrow(x.size()), out(x.size());
+    ops->cast(shd_device_opctx(dev), narrow.data(), dtype, x.data(), SHD_F32, n);
+    ops->cast(shd_device_opctx(dev), out.data(), SHD_F32, narrow.data(), dtype, n);
+    shd_device_free(dev);
+    return out;
+}
+
+// fp32 values into memory of dtype, and back.
+void Store(Rank *rank, void *to, shd_dtype dtype, const float *from, int64_t n)
+{
+    shd_device_ops(rank->dev)->cast(shd_device_opctx(rank->dev), to, dtype, from, SHD_F32, n);
+}
+
+Flat Load(Rank *rank, const void *from, shd_dtype dtype, int64_t n)
+{
+    Flat out(static_cast<size_t>(n));
+    shd_device_ops(rank->dev)->cast(shd_device_opctx(rank->dev), out.data(), SHD_F32, from, dtype,
+                                    n);
+    return out;
+}
+
+// The tree over leaves [first, first + m), every sum rounded.
+Flat RoundedTree(const std::vector<Flat> &leaves, size_t first, size_t m, shd_dtype dtype)
+{
+    if (m == 1) {
+        return leaves[first];
+    }
+    size_t half = 1;
+    while (2 * half < m) {
+        half *= 2;
+    }
+    Flat a = RoundedTree(leaves, first, half, dtype);
+    const Flat b = RoundedTree(leaves, first + half, m - half, dtype);
+    for (size_t i = 0; i < a.size(); i++) {
+        a[i] += b[i];
+    }
+    return Rounded(a, dtype);
+}
+
+TEST(Precision, GradientsAreSummedInTheReduceDtype)
+{
+    for (shd_dtype dtype : {SHD_F32, SHD_BF16, SHD_F16}) {
+        for (shd_dtype reduce : {SHD_F32, SHD_BF16, SHD_F16}) {
+            for (uint32_t world : {1u, 2u, 3u, 4u}) {
+                for (const char *name : {"ddp", "zero2", "zero3"}) {
+                    shd_strategy s = {};
+                    ASSERT_EQ(0, shd_strategy_make(name, nullptr, 0, world, &s, nullptr));
+                    World w(s, kNumel, kUnit, 2 << 20, {dtype, reduce, 1});
+                    std::vector<Flat> round[2];
+                    for (uint32_t j = 0; j < 2; j++) {
+                        for (uint32_t r = 0; r < world; r++) {
+                            round[j].push_back(
+                                Rounded(RandomFlat(w.layout(), 0, 10 * j + r), dtype));
+                        }
+                    }
+                    std::vector<Flat> sums;
+                    for (const std::vector<Flat> &leaves : round) {
+                        std::vector<Flat> on_wire;
+                        for (const Flat &leaf : leaves) {
+                            on_wire.push_back(Rounded(leaf, reduce));
+                        }
+                        sums.push_back(RoundedTree(on_wire, 0, world, reduce));
+                    }
+                    const Flat want = RoundedTree(sums, 0, 2, reduce);
+                    w.Each([&](Rank &rank) {
+                        shd_unit &unit = rank.units.units[0];
+                        for (const std::vector<Flat> &leaves : round) {
+                            ASSERT_EQ(0, shd_unit_grad_begin(&rank.units, 0, nullptr));
+                            Store(&rank, unit.local_grad, dtype, leaves[rank.rank].data(), unit.n);
+                            ASSERT_EQ(0, shd_unit_grad_reduce(&rank.units, 0, nullptr));
+                            shd_units_round_done(&rank.units);
+                        }
+                        ASSERT_EQ(0, shd_unit_grad_finish(&rank.units, 0, nullptr));
+                        const shd_range range = shd_unit_update_grads(&rank.units, 0);
+                        EXPECT_TRUE(Load(&rank, range.data, reduce, range.end - range.begin) ==
+                                    Flat(want.begin() + range.begin, want.begin() + range.end))
+                            << shd_dtype_name(dtype) << "/" << shd_dtype_name(reduce) << " " << name
+                            << " of " << world;
+                        rank.units.folded = 0;
+                    });
+                }
+            }
+        }
+    }
+}
+
+TEST(Precision, TheMasterIsRoundedIntoEveryCopyOfTheParameters)
+{
+    for (shd_dtype dtype : {SHD_BF16, SHD_F16}) {
+        for (uint32_t world : {1u, 3u, 4u}) {
+            for (const shd_strategy &s : Strategies(world)) {
+                SCOPED_TRACE(Describe(s));
+                World w(s, kNumel, kUnit, 2 << 20, {dtype, SHD_F32, 2});
+                const Flat master = RandomFlat(w.layout(), 0, 5), want = Rounded(master, dtype);
+                w.Each([&](Rank &rank) {
+                    shd_unit &unit = rank.units.units[0];
+                    EXPECT_EQ(unit.n / s.o, unit.master.end - unit.master.begin);
+                    std::copy(master.begin() + unit.master.begin, master.begin() + unit.master.end,
+                              F(unit.master.data));
+                    ASSERT_EQ(0, shd_unit_update_finish(&rank.units, 0, nullptr));
+                    ASSERT_EQ(0, shd_unit_gather(&rank.units, 0, nullptr));
+                    EXPECT_TRUE(Load(&rank, unit.full, dtype, unit.n) == want);
+                    shd_unit_reshard(&rank.units, 0);
+                    EXPECT_TRUE(
+                        Copy(F(unit.master.data), unit.master.end - unit.master.begin) ==
+                        Flat(master.begin() + unit.master.begin, master.begin() + unit.master.end))
+                        << "and stays as it was";
+                });
+            }
+        }
+    }
+}
+
+TEST(Frozen, UnitsHoldParametersAloneAndTakePartInNothingElse)
+{
+    shd_strategy s = {};
+    ASSERT_EQ(0, shd_strategy_make("zero3", nullptr, 0, 2, &s, nullptr));
+    for (shd_dtype dtype : {SHD_F32, SHD_BF16}) {
+        World w(s, kNumel, kUnit, 2 << 20, {dtype, SHD_F32, 2}, {1});
+        w.Each([&](Rank &rank) {
+            shd_unit &unit = rank.units.units[1];
+            EXPECT_EQ(nullptr, unit.grads.data);
+            EXPECT_EQ(nullptr, unit.master.data);
+            EXPECT_EQ(nullptr, unit.state[0]);
+            ASSERT_EQ(0, shd_unit_grad_begin(&rank.units, 1, nullptr));
+            EXPECT_EQ(nullptr, unit.local_grad);
+            ASSERT_EQ(0, shd_unit_grad_reduce(&rank.units, 1, nullptr));
+            ASSERT_EQ(0, shd_unit_grad_finish(&rank.units, 1, nullptr));
+            double sum = 0.5;
+            ASSERT_EQ(0, shd_unit_sumsq(&rank.units, 1, &sum, nullptr));
+            EXPECT_EQ(0.5, sum);
+            ASSERT_EQ(0, shd_unit_update_finish(&rank.units, 1, nullptr));
+            const Flat mine(static_cast<size_t>(unit.n / 2), 1.0f + static_cast<float>(rank.rank));
+            Store(&rank, unit.params.data, dtype, mine.data(), unit.n / 2);
+            ASSERT_EQ(0, shd_unit_gather(&rank.units, 1, nullptr));
+            const Flat full = Load(&rank, unit.full, dtype, unit.n);
+            EXPECT_EQ(1.0f, full.front());
+            EXPECT_EQ(2.0f, full.back());
+            shd_unit_reshard(&rank.units, 1);
+        });
+    }
+}
+
 TEST(Init, HoldsNothingWhenMemoryDoesNotSuffice)
 {
     const int64_t numel[] = {300000};
@@ -382,4 +550,4 @@ TEST(Init, HoldsNothingWhenMemoryDoesNotSuffice)
     shd_layout_fini(&layout);
 }
 
-}  // namespace
+} // namespace

@@ -106,7 +106,7 @@ class Engine
 {
   public:
     explicit Engine(const shd_spec &spec, shd_source *data = nullptr, shd_source *eval = nullptr,
-                    int threads = 1)
+                    int threads = 1, const shd_param_source *from = nullptr)
     {
         shd_error err = {};
         shd_spec_copy(&spec_, &spec);
@@ -117,7 +117,8 @@ class Engine
         for (uint32_t r = 0; r < spec_.strategy.world; r++) {
             ranks_.push_back(shd_rank_create(r, shd_device_create_cpu(threads, 0)));
         }
-        EXPECT_EQ(0, shd_trainer_create(&spec_, &plan_, ranks_.data(), data, eval, nullptr, &trainer_, &err))
+        EXPECT_EQ(
+            0, shd_trainer_create(&spec_, &plan_, ranks_.data(), data, eval, from, &trainer_, &err))
             << err.message;
         if (trainer_ != nullptr) {
             shd_work init;

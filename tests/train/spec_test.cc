@@ -354,6 +354,10 @@ TEST(Refusals, FreezingAndOthers)
             {"--activation-checkpointing 'unit'", "none", "selective", "full"});
     Refused({TEXT(dtype, "fp8")}, SHD_EINVAL, {"--dtype 'fp8'", "fp32, bf16 or fp16"});
     Refused({TEXT(reduce_dtype, "half")}, SHD_EINVAL, {"--reduce-dtype 'half'"});
+    for (const Change &dtype : {Change(TEXT(dtype, "fp32")), Change(TEXT(dtype, "bf16"))}) {
+        Refused({dtype, TEXT(reduce_dtype, "fp16")}, SHD_EINVAL,
+                {"--reduce-dtype fp16", "--dtype fp16"});
+    }
     Refused({TEXT(init_from, "pretrained")}, SHD_EINVAL, {"--init-from pretrained", "gpt-byte-1m"});
     Refused({TEXT(init_from, "zeros")}, SHD_EINVAL, {"--init-from 'zeros'", "directory"});
 }
