@@ -63,8 +63,8 @@ TEST(Dropout, IsAnotherInEveryStepSampleAndSeed)
     }
     spec.seed = 8;
     shd::Engine seeded(spec);
-    for (uint32_t i = 0; i < 10; i++) { // the weights of the first
-        const std::vector<std::vector<float>> params = engine.Params();
+    const std::vector<std::vector<float>> params = engine.Params();
+    for (uint32_t i = 0; i < params.size(); i++) {
         ASSERT_EQ(0, shd_trainer_write_param(seeded.trainer(), i, params[i].data(), nullptr));
     }
     losses.push_back(Good(seeded, SHD_WORK_FORWARD_BACKWARD, &batch).loss);
