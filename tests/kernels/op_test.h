@@ -135,7 +135,8 @@ inline void ExpectClose(const Floats &got, const Doubles &want, double tolerance
 
 inline bool SameBits(const Floats &a, const Floats &b)
 {
-    return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+    return a.size() == b.size() &&
+           (a.empty() || memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 using OpRun = std::function<Floats(const shd_ops *, const shd_opctx *)>;
