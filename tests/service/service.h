@@ -16,10 +16,12 @@
 
 #include "daemon/base/log.h"
 #include "daemon/service/jobs.h"
+#include "daemon/service/prepare.h"
 #include "daemon/service/rpc_drive.h"
 #include "daemon/service/rpc_generate.h"
 #include "daemon/service/rpc_jobs.h"
 #include "daemon/service/rpc_status.h"
+#include "daemon/service/rpc_tokenize.h"
 #include "daemon/service/rpc_watch.h"
 #include "proto/shard.pb-c.h"
 #include "tests/service/fake_call.h"
@@ -101,6 +103,7 @@ class Service : public ::testing::Test
     uv_loop_t loop;
     shd_jobs *jobs = nullptr;
     shd_status *status = nullptr;
+    shd_preparer *preparer = nullptr; // of the test; freed by stop()
     shd_auth_rules rules{};
     shd_jobs_limits limits{};
     shd_rank *ranks[kRanks];
@@ -143,6 +146,8 @@ class Service : public ::testing::Test
         options.rules = &rules;
         options.data_roots = roots;
         options.n_data_roots = 1;
+        options.preparer = preparer;
+        options.token_cache_path = "/cache";
         shd_error err;
         ASSERT_EQ(shd_jobs_create(&options, &jobs, &err), 0) << err.message;
         const shd_status_info info{"1.2.3", "/run/test.sock", "/var/lib/test"};
@@ -166,6 +171,8 @@ class Service : public ::testing::Test
         });
         shd_status_free(status);
         shd_jobs_free(jobs, set, &closed);
+        shd_preparer_free(preparer);
+        preparer = nullptr;
         turn_until([&] { return closed; });
         jobs = nullptr;
     }
@@ -224,7 +231,7 @@ class Service : public ::testing::Test
         const std::string path = std::string("/shard.v1.Shard/") + name;
         const shd_rpc_method *(*tables[])(size_t *) = {
             shd_rpc_jobs_methods, shd_rpc_drive_methods, shd_rpc_generate_methods,
-            shd_rpc_watch_methods, shd_rpc_status_methods};
+            shd_rpc_watch_methods, shd_rpc_status_methods, shd_rpc_tokenize_methods};
         for (auto table : tables) {
             size_t n;
             const shd_rpc_method *methods = table(&n);

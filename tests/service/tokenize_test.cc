@@ -1,0 +1,354 @@
+// Text of jobs that has to be tokenized first, and the Tokenize call.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "daemon/data/token_cache.h"
+#include "tests/service/service.h"
+
+namespace
+{
+
+constexpr auto kQueued = SHARD__V1__JOB_STATE__JOB_STATE_QUEUED;
+constexpr auto kFailed = SHARD__V1__JOB_STATE__JOB_STATE_FAILED;
+constexpr auto kCancelled = SHARD__V1__JOB_STATE__JOB_STATE_CANCELLED;
+constexpr auto kRunning = SHARD__V1__JOB_STATE__JOB_STATE_RUNNING;
+
+class Tokenize : public Service
+{
+  protected:
+    void SetUp() override
+    {
+        Service::SetUp();
+        root_ = open(dir.c_str(), O_RDONLY | O_DIRECTORY);
+        shd_error err;
+        ASSERT_EQ(shd_token_cache_open(root_, "tokens", 0, &cache_, &err), 0) << err.message;
+        ASSERT_EQ(shd_preparer_create(&loop, cache_, &preparer, &err), 0) << err.message;
+    }
+    void TearDown() override
+    {
+        stop();
+        shd_token_cache_free(cache_);
+        close(root_);
+        EXPECT_EQ(system(("rm -rf '" + dir + "'/*").c_str()), 0);
+        Service::TearDown();
+    }
+    std::string write(const std::string &name, const std::string &contents)
+    {
+        std::ofstream(dir + "/" + name, std::ios::binary) << contents;
+        return dir + "/" + name;
+    }
+    std::string tokenizer(const std::string &name)
+    {
+        std::ifstream in("tests/data/tokenizers/" + name, std::ios::binary);
+        std::stringstream contents;
+        contents << in.rdbuf();
+        return write(name, contents.str());
+    }
+    static std::string documents(int n)
+    {
+        std::string out;
+        for (int i = 0; i < n; i++) {
+            out += "{\"text\": \"in the beginning was document " + std::to_string(i) + "\"}\n";
+        }
+        return out;
+    }
+    std::string create_id(const Spec &spec)
+    {
+        Call c = create(spec);
+        EXPECT_TRUE(c->ok()) << c->error;
+        return c->ok() ? Unpacked<Shard__V1__Job>(c->sent[0])->id : "";
+    }
+    std::string reason(const std::string &id)
+    {
+        Call c = ref_async("GetJob", id);
+        return c->ok() ? Unpacked<Shard__V1__Job>(c->sent[0])->reason : c->error;
+    }
+    Call tokenize(const std::string &tok, const std::string &text, const std::string &file = "",
+                  std::vector<int32_t> ids = {}, const std::string &job = "",
+                  const shd_identity *who = nullptr)
+    {
+        Shard__V1__TokenizeRequest q = SHARD__V1__TOKENIZE_REQUEST__INIT;
+        q.tokenizer = const_cast<char *>(tok.c_str());
+        q.job = const_cast<char *>(job.c_str());
+        q.text = {text.size(), reinterpret_cast<uint8_t *>(const_cast<char *>(text.data()))};
+        q.data = const_cast<char *>(file.c_str());
+        q.tokens = ids.data();
+        q.n_tokens = ids.size();
+        return call("Tokenize", &q.base, who);
+    }
+    Call finished(Call c)
+    {
+        turn_until([&] { return c->finished; });
+        return c;
+    }
+    // All ids of the answers.
+    static std::vector<int32_t> ids_of(const Call &c)
+    {
+        std::vector<int32_t> out;
+        for (const Packed &p : c->sent) {
+            Unpacked<Shard__V1__TokenizeResponse> m(p);
+            out.insert(out.end(), m->tokens, m->tokens + m->n_tokens);
+        }
+        return out;
+    }
+
+    int root_ = -1;
+    shd_token_cache *cache_ = nullptr;
+};
+
+TEST_F(Tokenize, AJobOnJsonLinesTrains)
+{
+    start(false);
+    const std::string id = create_id(Spec("lines").data(write("d.jsonl", documents(500))).steps(3));
+    turn_until([&] { return state(id) == SHARD__V1__JOB_STATE__JOB_STATE_DONE; });
+    EXPECT_EQ(step(id), 3u);
+}
+
+TEST_F(Tokenize, AJobIsQueuedWithItsProgressUntilTheTextIsThere)
+{
+    start(false);
+    const std::string path = write("d.jsonl", documents(300000)); // some hundred milliseconds
+    const std::string id = create_id(Spec("slow").data(path).steps(1));
+    uint64_t last = 0, seen = 0;
+    turn_until([&] {
+        Call c = ref_async("GetJob", id);
+        Unpacked<Shard__V1__Job> job(c->sent[0]);
+        if (job->progress == nullptr) {
+            return true;
+        }
+        EXPECT_EQ(job->state, kQueued);
+        EXPECT_STREQ(job->progress->what, "tokenizing");
+        EXPECT_GE(job->progress->done, last);
+        EXPECT_LE(job->progress->done, job->progress->total);
+        last = job->progress->done;
+        seen++;
+        return false;
+    });
+    EXPECT_GT(seen, 1u);
+    turn_until([&] { return state(id) == SHARD__V1__JOB_STATE__JOB_STATE_DONE; });
+}
+
+TEST_F(Tokenize, ABadLineFailsTheJobWithItsNumber)
+{
+    start(false);
+    const std::string id =
+        create_id(Spec("bad").data(write("d.jsonl", documents(3) + "{\"txt\": 1}\n")).steps(1));
+    turn_until([&] { return state(id) == kFailed; });
+    EXPECT_NE(reason(id).find("line 4: not an object with \"text\""), std::string::npos)
+        << reason(id);
+    EXPECT_TRUE(ref("DeleteJob", id)->ok());
+}
+
+TEST_F(Tokenize, DataThatIsTooShortFailsTheJob)
+{
+    start(false);
+    const std::string id = create_id(Spec("short-data").data(write("d.jsonl", documents(3))));
+    turn_until([&] { return state(id) == kFailed; });
+    EXPECT_EQ(reason(id), "the data is too short");
+}
+
+TEST_F(Tokenize, CancelEndsTheTokenizing)
+{
+    start(false);
+    const std::string path = write("d.jsonl", documents(600000));
+    const std::string id = create_id(Spec("gone").data(path).steps(1));
+    EXPECT_EQ(state(id), kQueued);
+    EXPECT_TRUE(ref("CancelJob", id)->ok());
+    EXPECT_EQ(state(id), kCancelled);
+    // Another job on the same file is not hurt by it.
+    const std::string other = create_id(Spec("other").data(path).steps(1));
+    turn_until([&] { return state(other) == SHARD__V1__JOB_STATE__JOB_STATE_DONE; });
+    EXPECT_TRUE(ref("DeleteJob", id)->ok());
+}
+
+TEST_F(Tokenize, StoppingTheDaemonDoesNotWaitForTexts)
+{
+    start(false);
+    create_id(Spec("slow").data(write("d.jsonl", documents(600000))).steps(1));
+    const auto before = std::chrono::steady_clock::now();
+    stop();
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
+}
+
+TEST_F(Tokenize, OtherJobsGoOnMeanwhile)
+{
+    start(false);
+    const std::string slow =
+        create_id(Spec("slow").data(write("d.jsonl", documents(600000))).steps(1));
+    const std::string quick = create_id(Spec("quick").data(data).steps(5));
+    turn_until([&] { return state(quick) == SHARD__V1__JOB_STATE__JOB_STATE_DONE; });
+    EXPECT_EQ(state(slow), kQueued);
+}
+
+TEST_F(Tokenize, JobsOnTheSameTextShareWhatIsMade)
+{
+    start(false);
+    const std::string path = write("d.jsonl", documents(50000));
+    std::vector<std::string> ids;
+    for (const char *name : {"a", "b", "c"}) {
+        ids.push_back(create_id(Spec(name).data(path).steps(1)));
+    }
+    for (const std::string &id : ids) {
+        turn_until([&] { return state(id) == SHARD__V1__JOB_STATE__JOB_STATE_DONE; });
+    }
+    Call c = finished(tokenize("bytes", "", path));
+    ASSERT_TRUE(c->ok()) << c->error;
+    Unpacked<Shard__V1__TokenizeResponse> m(c->sent.back());
+    EXPECT_EQ(m->documents, 50000u);
+    EXPECT_EQ(std::string(m->path), "/cache/" + std::string(m->digest) + ".tokens");
+    struct stat st;
+    EXPECT_EQ(stat((dir + "/tokens/" + m->digest + ".tokens").c_str(), &st), 0);
+}
+
+TEST_F(Tokenize, SpecsThatDoNotFit)
+{
+    start(false);
+    const std::string llama = tokenizer("llama3.json"), lines = write("d.jsonl", documents(10));
+    struct {
+        const char *model;
+        std::string tok, data;
+        bool packing;
+        int code;
+        std::vector<std::string> words;
+    } cases[] = {
+        {"gpt-byte-1m", llama, lines, true, SHD_EINVAL, {"--tokenizer", "has 1202 ids", "256"}},
+        {"gpt2", "", lines, true, SHD_EINVAL, {"is text", "--tokenizer"}},
+        {"gpt-byte-1m", dir, lines, true, SHD_ENOTFOUND, {"neither tokenizer.json nor"}},
+        {"gpt-byte-1m", "words", lines, true, SHD_EINVAL, {"'words'", "absolute path"}},
+        {"gpt-byte-1m", "/etc/tokenizer.json", lines, true, SHD_EPERM, {"data roots"}},
+        {"gpt-byte-1m", write("x.json", "{"), lines, true, SHD_EDATA, {"--tokenizer", "not JSON"}},
+        {"gpt-byte-1m", "", write("t.bin", "abcd"), false, SHD_EINVAL, {"--packing false"}},
+    };
+    for (const auto &c : cases) {
+        Spec spec("s");
+        spec.m.model = spec.text(c.model);
+        spec.m.tokenizer = spec.text(c.tok);
+        spec.data(c.data);
+        spec.m.has_packing_case = SHARD__V1__JOB_SPEC__HAS_PACKING_PACKING;
+        spec.m.packing = c.packing;
+        Call made = create(spec);
+        EXPECT_EQ(made->code, c.code) << made->error;
+        for (const std::string &word : c.words) {
+            EXPECT_NE(made->error.find(word), std::string::npos)
+                << made->error << " lacks " << word;
+        }
+    }
+}
+
+TEST_F(Tokenize, TextAndBack)
+{
+    start(false);
+    const std::string llama = tokenizer("llama3.json");
+    const std::string text = "in the beginning \xff was";
+    Call c = finished(tokenize(llama, text));
+    ASSERT_TRUE(c->ok()) << c->error;
+    const std::vector<int32_t> ids = ids_of(c);
+    ASSERT_GT(ids.size(), 2u);
+    EXPECT_EQ(ids[0], 1200); // <|begin_of_text|>
+    EXPECT_EQ(Unpacked<Shard__V1__TokenizeResponse>(c->sent[0])->count, ids.size());
+    EXPECT_EQ(Unpacked<Shard__V1__TokenizeResponse>(c->sent[0])->vocab, 1202u);
+    c = finished(tokenize(llama, "", "", ids));
+    ASSERT_TRUE(c->ok()) << c->error;
+    Unpacked<Shard__V1__TokenizeResponse> m(c->sent[0]);
+    EXPECT_EQ(std::string(reinterpret_cast<char *>(m->text.data), m->text.len),
+              "<|begin_of_text|>in the beginning \xef\xbf\xbd was");
+    // By a job.
+    const std::string job = create_id(Spec("job"));
+    EXPECT_EQ(ids_of(finished(tokenize("", "ab", "", {}, job))), (std::vector<int32_t>{97, 98}));
+}
+
+TEST_F(Tokenize, LongAnswersComeInPartsAsTheyAreRead)
+{
+    start(false);
+    const std::string text(200000, 'x');
+    Call c = make_call();
+    c->room = 1;
+    Shard__V1__TokenizeRequest q = SHARD__V1__TOKENIZE_REQUEST__INIT;
+    q.tokenizer = const_cast<char *>("bytes");
+    q.text = {text.size(), reinterpret_cast<uint8_t *>(const_cast<char *>(text.data()))};
+    dispatch(c.get(), "Tokenize", &q.base);
+    turn_until([&] { return !c->sent.empty(); });
+    turn();
+    EXPECT_EQ(c->sent.size(), 1u);
+    EXPECT_FALSE(c->finished);
+    c->read(100);
+    turn_until([&] { return c->finished; });
+    EXPECT_EQ(ids_of(c).size(), text.size());
+    EXPECT_GT(c->sent.size(), 3u);
+}
+
+TEST_F(Tokenize, WrongRequests)
+{
+    start(false);
+    struct {
+        std::string tok, text, file;
+        std::vector<int32_t> ids;
+        std::string job;
+        int code;
+        std::string word;
+    } cases[] = {
+        {"bytes", "", "", {}, "", SHD_EINVAL, "give one of text, tokens and data; 0"},
+        {"bytes", "a", "", {1}, "", SHD_EINVAL, "2 are given"},
+        {"", "a", "", {}, "", SHD_EINVAL, "neither"},
+        {"bytes", "a", "", {}, "job", SHD_EINVAL, "both"},
+        {"", "a", "", {}, "nobody", SHD_ENOTFOUND, "no job"},
+        {"bytes", "", "", {256}, "", SHD_EINVAL, "256"},
+        {"bytes", "", dir + "/none", {}, "", SHD_ENOTFOUND, "does not exist"},
+        {"bytes", "", write("t.bin", "abcd"), {}, "", SHD_EINVAL, "token file"},
+        {dir + "/none.json", "a", "", {}, "", SHD_ENOTFOUND, "does not exist"},
+    };
+    for (const auto &c : cases) {
+        Call made = finished(tokenize(c.tok, c.text, c.file, c.ids, c.job));
+        EXPECT_EQ(made->code, c.code) << made->error;
+        EXPECT_NE(made->error.find(c.word), std::string::npos) << made->error;
+    }
+}
+
+TEST_F(Tokenize, CallersThatGoAway)
+{
+    start(false);
+    const std::string path = write("d.jsonl", documents(600000));
+    Call pool = tokenize("bytes", std::string(1000, 'x')); // on the pool
+    pool->go();
+    Call file = tokenize("bytes", "", path); // being prepared
+    turn(200);
+    file->go();
+    turn();
+    Call reading = tokenize("bytes", std::string(200000, 'x')); // not read
+    reading->room = 1;
+    turn_until([&] { return !reading->sent.empty(); });
+    reading->go();
+    turn();
+    EXPECT_FALSE(file->finished);
+}
+
+TEST_F(Tokenize, ProgressOfAFile)
+{
+    start(false);
+    const std::string path = write("d.jsonl", documents(600000));
+    Call c = finished(tokenize("bytes", "", path));
+    ASSERT_TRUE(c->ok()) << c->error;
+    ASSERT_GT(c->sent.size(), 1u);
+    Unpacked<Shard__V1__TokenizeResponse> first(c->sent.front()), last(c->sent.back());
+    ASSERT_NE(first->progress, nullptr);
+    EXPECT_GT(first->progress->total, 0u);
+    EXPECT_EQ(last->progress, nullptr);
+    EXPECT_EQ(last->documents, 600000u);
+}
+
+TEST_F(Tokenize, WithoutACacheTextIsRefused)
+{
+    shd_preparer_free(preparer);
+    preparer = nullptr;
+    start(false);
+    Call c = create(Spec("lines").data(write("d.jsonl", documents(5))));
+    EXPECT_EQ(c->code, SHD_EUNSUPPORTED) << c->error;
+    EXPECT_EQ(state("lines"), SHARD__V1__JOB_STATE__JOB_STATE_UNSPECIFIED);
+    const std::string id = create_id(Spec("bytes").data(data).steps(1));
+    turn_until([&] { return state(id) != kQueued && state(id) != kRunning; });
+}
+
+} // namespace
