@@ -43,9 +43,10 @@ static int run_step(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd
     return 0;
 }
 
-/* Every kind of work at its largest: training, then as many generations as keep what they have, and
- * an evaluation meanwhile. A client may accumulate several batches; the second is the one that adds
- * to what is there. *extent is what all but generation and evaluation takes. */
+/* Every kind of work at its largest: training, then as many generations as keep what they have,
+ * and meanwhile an evaluation and the step on what a client has accumulated. It may accumulate
+ * several batches; the second is the one that adds to what is there. *extent is what training
+ * takes without generations. */
 static int run_all(shd_worker *worker, const shd_spec *spec, uint32_t caches, shd_plan *out,
                    uint64_t *extent, shd_error *err)
 {
@@ -64,7 +65,8 @@ static int run_all(shd_worker *worker, const shd_spec *spec, uint32_t caches, sh
     for (uint64_t stream = 1; stream <= caches; stream++) {
         SHD_TRY(run_work(worker, spec, SHD_WORK_NEXT_LOGITS, stream, err));
     }
-    return run_work(worker, spec, SHD_WORK_EVAL, 0, err);
+    SHD_TRY(run_work(worker, spec, SHD_WORK_EVAL, 0, err));
+    return spec->data_path == NULL ? run_work(worker, spec, SHD_WORK_OPTIM_STEP, 0, err) : 0;
 }
 
 static int measure_with(const shd_spec *spec, int threads_per_rank, uint32_t caches, shd_plan *out,

@@ -154,6 +154,30 @@ TEST_P(Generate, NewWeightsAreUsedAtOnce)
     }
 }
 
+// A step on accumulated gradients while generations keep what they have: its scratch is planned on
+// top of theirs.
+TEST_P(Generate, AStepMayComeBetweenTokens)
+{
+    for (shd_dtype reduce : {SHD_F32, SHD_BF16}) {
+        shd_spec spec = Spec(GetParam(), "ddp", 1);
+        spec.reduce_dtype = reduce;
+        spec.micro_batch = spec.global_batch = 1;
+        spec.checkpointing = SHD_CHECKPOINT_FULL;
+        shd::Engine engine(spec);
+        const Batch batch = Batch::Random(1, 17, 1);
+        shd::Good(engine, SHD_WORK_FORWARD_BACKWARD, &batch);
+        for (uint32_t i = 0; i < engine.plan().generate_caches; i++) {
+            Stream s = {1 + i, {1, 2, 3}};
+            s.Greedy(&engine);
+        }
+        shd::Good(engine, SHD_WORK_OPTIM_STEP, nullptr);
+        shd_usage usage[SHD_TAG_COUNT];
+        uint64_t total = 0, reserved = 0;
+        shd_trainer_usage(engine.trainer(), 0, usage, &total, &reserved);
+        EXPECT_LE(total, engine.plan().total_peak);
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Generate, testing::Range(0u, 3u));
 
 } // namespace
