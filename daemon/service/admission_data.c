@@ -103,7 +103,7 @@ static int finish_file(const shd_spec *spec, const shd_tokenizer *tok, const cha
     }
     if (tokens && !spec->packing) {
         return shd_fail(err, SHD_EINVAL,
-                        "--packing false: '%s' is a file of tokens, which has no documents", path);
+                        "--packing off: '%s' is a file of tokens, which has no documents", path);
     }
     if (!tokens &&
         (file->format == SHD_DATA_JSONL || strcmp(shd_tokenizer_name(tok), "bytes") != 0)) {

@@ -220,7 +220,7 @@ TEST_F(Tokenize, SpecsThatDoNotFit)
         {"gpt-byte-1m", "words", lines, true, SHD_EINVAL, {"'words'", "absolute path"}},
         {"gpt-byte-1m", "/etc/tokenizer.json", lines, true, SHD_EPERM, {"data roots"}},
         {"gpt-byte-1m", write("x.json", "{"), lines, true, SHD_EDATA, {"--tokenizer", "not JSON"}},
-        {"gpt-byte-1m", "", write("t.bin", "abcd"), false, SHD_EINVAL, {"--packing false"}},
+        {"gpt-byte-1m", "", write("t.bin", "abcd"), false, SHD_EINVAL, {"--packing off"}},
     };
     for (const auto &c : cases) {
         Spec spec("s");
