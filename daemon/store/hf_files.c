@@ -17,6 +17,7 @@ enum {
 
 struct shd_hf_files {
     char *dir;
+    char *source;
     shd_safetensors **shards;
     uint32_t n_shards;
     shd_hf_tensor *tensors; /* by name */
@@ -231,12 +232,11 @@ static int open_shards(shd_hf_files *f, index_table *index, shd_hf_open_fn open,
 static int open_indexed(shd_hf_files *f, int fd, shd_hf_open_fn open, void *arg, shd_error *err)
 {
     index_table index = {0};
-    char *path = shd_asprintf("%s/" SHD_HF_INDEX, f->dir);
-    int rc = read_index(&index, fd, path, err);
+    f->source = shd_asprintf("%s/" SHD_HF_INDEX, f->dir);
+    int rc = read_index(&index, fd, f->source, err);
     if (rc == 0) {
         rc = open_shards(f, &index, open, arg, err);
     }
-    free(path);
     index_fini(&index);
     return rc;
 }
@@ -246,11 +246,9 @@ static int open_all(shd_hf_files *f, shd_hf_open_fn open, void *arg, shd_error *
     int fd;
     int rc = open(arg, SHD_HF_WEIGHTS, &fd, err);
     if (rc == 0) {
-        char *path = shd_asprintf("%s/" SHD_HF_WEIGHTS, f->dir);
+        f->source = shd_asprintf("%s/" SHD_HF_WEIGHTS, f->dir);
         f->shards = shd_calloc(1, sizeof(*f->shards));
-        rc = add_file(f, fd, path, err);
-        free(path);
-        return rc;
+        return add_file(f, fd, f->source, err);
     }
     if (rc != SHD_ENOTFOUND) {
         return rc;
@@ -293,6 +291,7 @@ void shd_hf_files_free(shd_hf_files *f)
     free(f->shards);
     free(f->tensors);
     free(f->dir);
+    free(f->source);
     free(f);
 }
 
@@ -320,9 +319,9 @@ const shd_hf_tensor *shd_hf_files_find(const shd_hf_files *f, const char *name)
     return f->n == 0 ? NULL : bsearch(&key, f->tensors, f->n, sizeof(key), compare_tensors);
 }
 
-const char *shd_hf_files_dir(const shd_hf_files *f)
+const char *shd_hf_files_source(const shd_hf_files *f)
 {
-    return f->dir;
+    return f->source;
 }
 
 const char *shd_hf_files_path(const shd_hf_files *f, const shd_hf_tensor *tensor)

@@ -44,7 +44,8 @@ uint32_t shd_hf_files_n(const shd_hf_files *files); /* tensors */
 const shd_hf_tensor *shd_hf_files_at(const shd_hf_files *files, uint32_t i);
 /* NULL: no such tensor. */
 const shd_hf_tensor *shd_hf_files_find(const shd_hf_files *files, const char *name);
-const char *shd_hf_files_dir(const shd_hf_files *files);
+/* Path of model.safetensors or of the index; for messages. */
+const char *shd_hf_files_source(const shd_hf_files *files);
 /* Of the file that holds the tensor; for messages. */
 const char *shd_hf_files_path(const shd_hf_files *files, const shd_hf_tensor *tensor);
 

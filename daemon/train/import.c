@@ -128,7 +128,7 @@ static int match_params(shd_import *im, const shd_model *model, shd_error *err)
                ? 0
                : shd_fail(err, SHD_EDATA,
                           "'%s' has no tensor '%s'%s, which the model's configuration needs",
-                          shd_hf_files_dir(im->files), missing, and_more(n_missing - 1, more));
+                          shd_hf_files_source(im->files), missing, and_more(n_missing - 1, more));
 }
 
 /* What remains must be known to mean nothing. */

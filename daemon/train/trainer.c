@@ -18,17 +18,25 @@ typedef struct slot {
     shd_work result;
 } slot;
 
+typedef enum pace {
+    PACE_FORWARD = 0,
+    PACE_GRADIENTS,
+    PACE_FIRST_VALUES,
+    PACE_EXPORT,
+    PACE_COUNT
+} pace;
+
 struct shd_trainer {
     shd_spec spec;
     shd_plan plan;
     shd_model *model;
     shd_worker_shared shared;
-    slot *slots;                /* [world] */
-    shd_work *work;             /* in flight, or NULL */
-    shd_work *unfinished;       /* had a turn and waits for the next, or NULL */
-    uint64_t turn;              /* rounds of the present turn */
-    double round_ms[2];         /* of the last turn, without and with gradients; 0: not known yet */
-    _Atomic(double) loss_scale; /* of the next step */
+    slot *slots;                 /* [world] */
+    shd_work *work;              /* in flight, or NULL */
+    shd_work *unfinished;        /* had a turn and waits for the next, or NULL */
+    uint64_t turn;               /* rounds of the present turn */
+    double round_ms[PACE_COUNT]; /* of the last turn; 0: not known yet */
+    _Atomic(double) loss_scale;  /* of the next step */
     struct timespec started;
     atomic_uint remaining;
 };
@@ -214,16 +222,27 @@ static void merge_logprobs(shd_trainer *t, shd_work *work)
     }
 }
 
-static int has_gradients(const shd_work *work)
+/* Work whose rounds take about the same time. */
+static pace pace_of(const shd_work *work)
 {
-    return work->kind == SHD_WORK_DATA_STEP || work->kind == SHD_WORK_FORWARD_BACKWARD ||
-           work->kind == SHD_WORK_TRAIN_STEP;
+    switch (work->kind) {
+    case SHD_WORK_DATA_STEP:
+    case SHD_WORK_FORWARD_BACKWARD:
+    case SHD_WORK_TRAIN_STEP:
+        return PACE_GRADIENTS;
+    case SHD_WORK_INIT:
+        return PACE_FIRST_VALUES;
+    case SHD_WORK_EXPORT:
+        return PACE_EXPORT;
+    default:
+        return PACE_FORWARD;
+    }
 }
 
 /* Rounds that fit into a turn, by how long the last ones took. */
 static uint64_t rounds_of_turn(const shd_trainer *t, const shd_work *work)
 {
-    const double ms = t->round_ms[has_gradients(work)];
+    const double ms = t->round_ms[pace_of(work)];
     const double fit = ms > 0 ? SHD_TURN_MS / ms : 1;
     return fit < 1 ? 1 : fit > 1e6 ? 1000000 : (uint64_t)fit;
 }
@@ -270,7 +289,7 @@ static void finish(shd_trainer *t)
     work->more = work->rc == 0 && from->more;
     t->unfinished = work->more ? work : NULL;
     if (work->more) {
-        t->round_ms[has_gradients(work)] = ms / (double)t->turn;
+        t->round_ms[pace_of(work)] = ms / (double)t->turn;
     } else if (work->rc == 0) {
         merge_logprobs(t, work);
         work->logits = from->logits;

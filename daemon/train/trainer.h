@@ -41,7 +41,8 @@ typedef enum shd_work_kind {
     SHD_WORK_TRAIN_STEP,       /* both, on `batch` */
     SHD_WORK_FORWARD,          /* loss of `batch`, no gradients */
     SHD_WORK_EVAL,             /* loss over the evaluation windows */
-    SHD_WORK_NEXT_LOGITS /* logits after the last token of batch (1 sequence); for generation */
+    SHD_WORK_NEXT_LOGITS, /* logits after the last token of batch (1 sequence); for generation */
+    SHD_WORK_EXPORT       /* parameters to files; what came of it is in `exp` */
 } shd_work_kind;
 
 /* The most generations of a job whose keys and values are kept at one time (see generate_caches of
@@ -65,6 +66,8 @@ typedef struct shd_work {
     uint64_t stream;     /* of one generation; 0: nothing is kept of it, all tokens in one pass */
     uint32_t prefill;    /* tokens */
     uint64_t cache_step; /* UINT64_MAX at first */
+
+    struct shd_export *exp; /* EXPORT; borrowed */
 
     /* Results, valid in `done`. */
     int rc; /* 0 or an shd_err; then `err` says more. SHD_EINVAL leaves the job as it was; every

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/train/export.h"
 #include "daemon/train/worker_internal.h"
 
 shd_worker *shd_worker_create(const shd_worker_shared *shared, shd_device *dev, shd_comm *comm)
@@ -87,7 +88,7 @@ static int check_sources(const shd_worker *w, shd_error *err)
                : 0;
 }
 
-static int do_init(shd_worker *w, shd_error *err)
+static int take_memory(shd_worker *w, shd_error *err)
 {
     const shd_spec *spec = shd_worker_spec(w);
     const uint64_t rows = (uint64_t)spec->micro_batch * spec->seq_len;
@@ -107,7 +108,15 @@ static int do_init(shd_worker *w, shd_error *err)
     SHD_TRY(take(arena, sizeof *w->loss_sum, &w->loss_sum, err));
     w->tape = shd_tape_create(w->dev, arena, spec->dtype);
     shd_tape_reserve(w->tape, (int64_t)rows, spec->seq_len);
-    return shd_worker_init_params(w, err);
+    return 0;
+}
+
+static int do_init(shd_worker *w, uint64_t turn, shd_work *result, shd_error *err)
+{
+    if (w->rounds == 0) {
+        SHD_TRY(take_memory(w, err));
+    }
+    return shd_worker_init_params(w, turn, &result->more, err);
 }
 
 /* ---- work ---- */
@@ -138,7 +147,7 @@ static int run(shd_worker *w, const shd_work *work, uint64_t turn, shd_work *res
     }
     switch (work->kind) {
     case SHD_WORK_INIT:
-        return do_init(w, err);
+        return do_init(w, turn, result, err);
     case SHD_WORK_DATA_STEP:
         SHD_TRY(accumulate(w, work, spec->global_batch / spec->micro_batch, spec->global_batch,
                            turn, result, err));
@@ -157,6 +166,8 @@ static int run(shd_worker *w, const shd_work *work, uint64_t turn, shd_work *res
         return shd_worker_pass(w, work, w->shared->eval_leaves, 0, turn, result, err);
     case SHD_WORK_NEXT_LOGITS:
         return shd_worker_next_logits(w, work, turn, result, err);
+    case SHD_WORK_EXPORT:
+        return shd_export_run(work->exp, w, turn, &result->more, err);
     }
     return shd_fail(err, SHD_EINTERNAL, "work of unknown kind %d", (int)work->kind);
 }

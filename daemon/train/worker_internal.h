@@ -46,6 +46,9 @@ struct shd_worker {
     /* the pass in execution, over as many turns as it takes; rounds == 0: none */
     uint64_t round, rounds;
     shd_leaf_sum *sums; /* [rounds] of this rank */
+    /* the next first values, likewise */
+    uint32_t init_param;
+    int64_t init_at; /* element */
     /* the leaf in execution */
     shd_model_input input;
     shd_tensor *x;
@@ -91,8 +94,9 @@ void shd_worker_drop_generations(shd_worker *w);
 /* Tensors of the model's parameters, [n_params] each; ptrs[i] is &params[i]. */
 void shd_worker_make_params(const shd_worker_shared *shared, shd_tensor *params, shd_tensor **ptrs);
 
-/* First values of this rank's parts of the parameters. */
-int shd_worker_init_params(shd_worker *w, shd_error *err);
+/* First values of this rank's parts of the parameters, in at most `turn` rounds; *more when there
+ * are others left. */
+int shd_worker_init_params(shd_worker *w, uint64_t turn, int *more, shd_error *err);
 
 /* The factor of gradients as they are accumulated, against those of the summed loss: the loss scale
  * over a power of two near the tokens of a step, so that the scale means what it does for a mean

@@ -6,7 +6,10 @@
 #include "daemon/train/worker_internal.h"
 #include "kernels/philox.h"
 
-enum { ACCESS_PIECE = 1 << 10 }; /* elements; less scratch than any step takes */
+enum {
+    ACCESS_PIECE = 1 << 10, /* elements; less scratch than any step takes */
+    ROUND = 1 << 22         /* elements of a parameter between two turns of its first values */
+};
 
 static int64_t min64(int64_t a, int64_t b)
 {
@@ -67,18 +70,21 @@ static int fill_fp32(shd_worker *w, uint32_t index, int64_t first, int64_t n, fl
     return 0;
 }
 
-/* `scratch` holds a piece of fp32; unused when the part is fp32. */
-static int fill_part(shd_worker *w, uint32_t index, const shd_param_part *part, float *scratch,
+/* What this rank has of elements [begin, end). `scratch` holds a piece of fp32; unused when the
+ * part is fp32. */
+static int fill_part(shd_worker *w, uint32_t index, int64_t begin, int64_t end, float *scratch,
                      shd_error *err)
 {
-    for (int64_t at = 0; at < part->n; at += SHD_LOAD_PIECE) {
-        const int64_t n = min64(SHD_LOAD_PIECE, part->n - at);
-        void *to = element(part->data, part->dtype, at);
-        const int direct = part->dtype == SHD_F32;
-        SHD_TRY(fill_fp32(w, index, part->first + at, n, direct ? to : scratch, err));
+    const shd_param_part part = shd_worker_param_part(w, index);
+    const int64_t stop = min64(end - part.first, part.n);
+    for (int64_t at = begin > part.first ? begin - part.first : 0, n; at < stop; at += n) {
+        n = min64(SHD_LOAD_PIECE, stop - at);
+        void *to = element(part.data, part.dtype, at);
+        const int direct = part.dtype == SHD_F32;
+        SHD_TRY(fill_fp32(w, index, part.first + at, n, direct ? to : scratch, err));
         if (!direct) {
-            shd_device_ops(w->dev)->cast(shd_device_opctx(w->dev), to, part->dtype, scratch,
-                                         SHD_F32, n);
+            shd_device_ops(w->dev)->cast(shd_device_opctx(w->dev), to, part.dtype, scratch, SHD_F32,
+                                         n);
         }
     }
     return 0;
@@ -105,34 +111,63 @@ static int64_t scratch_size(const shd_worker *w)
     return min64(most, SHD_LOAD_PIECE);
 }
 
-static int fill_all(shd_worker *w, float *scratch, shd_error *err)
+static void begin_fill(shd_worker *w)
 {
     for (uint32_t u = 0; u < w->shared->layout.n_units; u++) {
         zero_range(w, &w->units.units[u].params, w->units.config.dtype);
         zero_range(w, &w->units.units[u].master, SHD_F32);
     }
     for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
-        const shd_param_part part = shd_worker_param_part(w, i);
-        SHD_TRY(fill_part(w, i, &part, scratch, err));
+        w->rounds += (uint64_t)((w->shared->layout.slots[i].numel + ROUND - 1) / ROUND);
     }
-    for (uint32_t u = 0; u < w->shared->layout.n_units; u++) {
-        SHD_TRY(shd_unit_update_finish(&w->units, u, err));
+    w->round = 0;
+    w->init_param = 0;
+    w->init_at = 0;
+}
+
+static int fill_round(shd_worker *w, float *scratch, shd_error *err)
+{
+    const int64_t numel = w->shared->layout.slots[w->init_param].numel;
+    const int64_t end = min64(numel, w->init_at + ROUND);
+    SHD_TRY(fill_part(w, w->init_param, w->init_at, end, scratch, err));
+    w->init_at = end == numel ? 0 : end;
+    w->init_param += end == numel;
+    w->round++;
+    return 0;
+}
+
+static int fill_rounds(shd_worker *w, uint64_t turn, float *scratch, shd_error *err)
+{
+    for (; turn > 0 && w->round < w->rounds; turn--) {
+        SHD_TRY(fill_round(w, scratch, err));
     }
     return 0;
 }
 
-int shd_worker_init_params(shd_worker *w, shd_error *err)
+int shd_worker_init_params(shd_worker *w, uint64_t turn, int *more, shd_error *err)
 {
     shd_arena *arena = atomic_load(&w->arena);
     const int64_t size = scratch_size(w);
     void *scratch = NULL;
+    if (w->rounds == 0) {
+        begin_fill(w);
+    }
     if (size > 0) {
         SHD_TRY(shd_arena_alloc(arena, SHD_TAG_WORKSPACE, (uint64_t)size * sizeof(float), &scratch,
                                 err));
     }
-    const int rc = fill_all(w, scratch, err);
+    const int rc = fill_rounds(w, turn, scratch, err);
     shd_arena_release(arena, scratch);
-    return rc;
+    SHD_TRY(rc);
+    *more = w->round < w->rounds;
+    if (*more) {
+        return 0;
+    }
+    w->rounds = 0;
+    for (uint32_t u = 0; u < w->shared->layout.n_units; u++) {
+        SHD_TRY(shd_unit_update_finish(&w->units, u, err));
+    }
+    return 0;
 }
 
 /* ---- access from outside, when idle ---- */

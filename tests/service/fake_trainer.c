@@ -219,6 +219,8 @@ static void compute(shd_trainer *t, shd_work *work)
     case SHD_WORK_INIT:
         t->initialised = 1;
         break;
+    case SHD_WORK_EXPORT:
+        break;
     case SHD_WORK_DATA_STEP:
         t->samples += t->global_batch;
         work->valid_tokens = (uint64_t)t->global_batch * t->seq_len;

@@ -62,7 +62,7 @@ TEST(HfFiles, OneFile)
     EXPECT_EQ(shd_hf_files_find(table.get(), "a"), a);
     EXPECT_EQ(shd_hf_files_find(table.get(), "c"), nullptr);
     EXPECT_STREQ(shd_hf_files_path(table.get(), a), "DIR/model.safetensors");
-    EXPECT_STREQ(shd_hf_files_dir(table.get()), "DIR");
+    EXPECT_STREQ(shd_hf_files_source(table.get()), "DIR/model.safetensors");
     unsigned char bytes[4];
     ASSERT_EQ(shd_hf_files_read(table.get(), a, 0, 4, bytes, &err), 0);
     EXPECT_EQ(bytes[0], 4);

@@ -144,7 +144,7 @@ TEST_F(Import, BuffersArePassedOver)
 TEST_F(Import, MissingTensors)
 {
     tensors_.erase("transformer.h.1.mlp.c_fc.bias");
-    ExpectRefused("has no tensor 'transformer.h.1.mlp.c_fc.bias', which");
+    ExpectRefused("/model.safetensors' has no tensor 'transformer.h.1.mlp.c_fc.bias', which");
     tensors_.erase("transformer.ln_f.bias");
     ExpectRefused("has no tensor 'transformer.ln_f.bias' (and 1 more), which");
 }
