@@ -22,6 +22,7 @@
 #include "daemon/service/prepare.h"
 #include "daemon/service/rpc.h"
 #include "daemon/service/rpc_drive.h"
+#include "daemon/service/rpc_export.h"
 #include "daemon/service/rpc_generate.h"
 #include "daemon/service/rpc_health.h"
 #include "daemon/service/rpc_jobs.h"
@@ -287,6 +288,7 @@ static int create_jobs(shardd *d, shd_error *err)
         .n_data_roots = c->data_roots.n,
         .preparer = d->preparer,
         .token_cache_path = d->cache_path,
+        .state_dir = c->state_dir,
     };
     return shd_jobs_create(&options, &d->jobs, err);
 }
@@ -313,7 +315,8 @@ static int create_rpc(shardd *d, shd_error *err)
     } families[] = {
         {shd_rpc_jobs_methods, d->jobs},     {shd_rpc_drive_methods, d->jobs},
         {shd_rpc_generate_methods, d->jobs}, {shd_rpc_watch_methods, d->jobs},
-        {shd_rpc_tokenize_methods, d->jobs}, {shd_rpc_status_methods, d->status},
+        {shd_rpc_tokenize_methods, d->jobs}, {shd_rpc_export_methods, d->jobs},
+        {shd_rpc_status_methods, d->status},
     };
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         size_t n;

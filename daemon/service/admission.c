@@ -24,6 +24,7 @@ typedef struct request {
     /* Copies for the pool's thread. */
     char **roots;
     uint32_t n_roots;
+    char *state_dir; /* NULL: none */
     uint32_t n_ranks;
     int threads_per_rank;
     uint64_t budget;
@@ -86,6 +87,12 @@ static void look_up_owner(uid_t uid, char out[33])
     }
 }
 
+static shd_auth_dir dir_of(const request *r, const char *path)
+{
+    return (shd_auth_dir){
+        .who = &r->admission.who, .roots = r->roots, .n_roots = r->n_roots, .path = path};
+}
+
 static int open_data(request *r)
 {
     shd_admission *a = &r->admission;
@@ -95,11 +102,54 @@ static int open_data(request *r)
                          : SHD_OK;
 }
 
+/* The model's directory; its configuration is all that a plan needs. */
+static int open_model(request *r)
+{
+    shd_admission *a = &r->admission;
+    if (strchr(r->message->model, '/') == NULL) {
+        a->model = shd_model_files_none();
+        return SHD_OK;
+    }
+    const shd_auth_dir dir = dir_of(r, r->message->model);
+    const int rc = shd_model_files_open(&dir, &a->model, &a->err);
+    return rc < 0 ? shd_error_prefix(&a->err, rc, "--model") : SHD_OK;
+}
+
+/* NULL: the preset's own. */
+static const shd_model_config *config_of(const request *r)
+{
+    const shd_model_files *model = r->admission.model;
+    return model->config_json != NULL ? &model->config : NULL;
+}
+
+/* What the parameters begin with, and what an export will carry along. */
+static int open_weights(request *r)
+{
+    shd_admission *a = &r->admission;
+    const int own = strcmp(a->spec.init_from, "pretrained") == 0;
+    const int random = strcmp(a->spec.init_from, "random") == 0;
+    const shd_auth_dir from = dir_of(r, own ? r->message->model : a->spec.init_from);
+    const shd_auth_dir model = dir_of(r, r->message->model);
+    if (!random) {
+        const int rc = shd_model_files_weights(a->model, &from, &a->spec, &a->err);
+        SHD_TRY(rc < 0 ? shd_error_prefix(&a->err, rc, own ? "--model" : "--init-from") : 0);
+    }
+    if (config_of(r) == NULL && random) {
+        return SHD_OK;
+    }
+    return shd_model_files_carry(a->model, config_of(r) != NULL ? &model : &from, r->state_dir,
+                                 &a->err);
+}
+
 static int prepare(request *r)
 {
     shd_admission *a = &r->admission;
     look_up_owner(a->who.uid, a->owner);
-    SHD_TRY(shd_spec_resolve(r->message, r->n_ranks, NULL, &a->spec, &a->err));
+    SHD_TRY(open_model(r));
+    SHD_TRY(shd_spec_resolve(r->message, r->n_ranks, config_of(r), &a->spec, &a->err));
+    if (r->open_files) {
+        SHD_TRY(open_weights(r));
+    }
     SHD_TRY(open_data(r));
     return shd_plan_make(&a->spec, r->threads_per_rank, &a->plan, &a->err);
 }
@@ -146,7 +196,7 @@ static int try_change(const request *r, const change *c, uint64_t *needs)
     }
     shd_spec spec;
     shd_plan plan;
-    if (shd_spec_resolve(&m, r->n_ranks, NULL, &spec, NULL) < 0) {
+    if (shd_spec_resolve(&m, r->n_ranks, config_of(r), &spec, NULL) < 0) {
         return 0; /* e.g. the batch does not divide: not a setting to name */
     }
     int fits = 0;
@@ -343,6 +393,14 @@ static Shard__V1__JobSpec *copy_message(const Shard__V1__JobSpec *message)
     return copy;
 }
 
+/* "DIR/" is DIR. */
+static void trim(char *path)
+{
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) {
+        path[n - 1] = '\0';
+    }
+}
+
 int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1__JobSpec *message,
                         int open_files, void (*done)(shd_admission *admission), void *arg,
                         shd_error *err)
@@ -354,6 +412,8 @@ int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1
     if (copy == NULL) {
         return shd_fail(err, SHD_EINVAL, "the spec holds text that is not UTF-8");
     }
+    trim(copy->model);
+    trim(copy->init_from);
     const shd_jobs_options *options = shd_jobs_get_options(jobs);
     request *r = shd_calloc(1, sizeof(*r));
     r->admission.who = *who;
@@ -368,6 +428,7 @@ int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1
     for (uint32_t i = 0; i < r->n_roots; i++) {
         r->roots[i] = shd_strdup(options->data_roots[i]);
     }
+    r->state_dir = options->state_dir != NULL ? shd_strdup(options->state_dir) : NULL;
     r->n_ranks = options->n_ranks;
     r->threads_per_rank = options->threads_per_rank;
     r->budget = options->limits.memory_per_rank;
@@ -386,11 +447,13 @@ void shd_admission_free(shd_admission *admission)
     request *r = (request *)admission;
     shd_spec_fini(&admission->spec);
     shd_job_data_fini(&admission->files);
+    shd_model_files_unref(admission->model);
     shard__v1__job_spec__free_unpacked(r->message, NULL);
     for (uint32_t i = 0; i < r->n_roots; i++) {
         free(r->roots[i]);
     }
     free(r->roots);
     free(r->planned);
+    free(r->state_dir);
     free(r);
 }

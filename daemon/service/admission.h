@@ -10,6 +10,7 @@
 #include "daemon/service/admission_data.h"
 #include "daemon/service/auth.h"
 #include "daemon/service/jobs.h"
+#include "daemon/service/model_files.h"
 #include "daemon/train/plan.h"
 #include "daemon/train/spec.h"
 
@@ -30,7 +31,8 @@ typedef struct shd_admission {
     uint64_t available;  /* bytes free on the fullest of them */
     char verdict[SHD_ERROR_MESSAGE_MAX]; /* one sentence */
     shd_job_data files;
-    char owner[33]; /* user name, or the number */
+    shd_model_files *model; /* a reference; NULL after a failure that came before it */
+    char owner[33];         /* user name, or the number */
     void *arg;
 } shd_admission;
 

@@ -94,13 +94,14 @@ static uint32_t *encode_degrees(const shd_strategy *strategy, size_t *n, shd_scr
 /* NULL: the job does not prepare. */
 static Shard__V1__Progress *encode_progress(const shd_job *job, shd_scratch *scratch)
 {
-    uint64_t done, total;
-    if (!shd_job_progress(job, &done, &total)) {
+    uint64_t done = 0, total = 0;
+    const int tokenizing = shd_job_progress(job, &done, &total);
+    if (!tokenizing && !shd_job_loading(job, &done, &total)) {
         return NULL;
     }
     Shard__V1__Progress *m = shd_scratch_take(scratch, 1, sizeof(*m));
     shard__v1__progress__init(m);
-    m->what = text("tokenizing");
+    m->what = text(tokenizing ? "tokenizing" : "loading");
     m->done = done;
     m->total = total;
     return m;

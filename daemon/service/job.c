@@ -105,8 +105,11 @@ int shd_job_create(const shd_job_params *params, shd_job **out, shd_error *err)
 
     job->tokenizer = params->files->tokenizer;
     params->files->tokenizer = NULL;
+    job->model_files = shd_model_files_ref(params->model);
+    shd_import *import = params->model != NULL ? params->model->import : NULL;
+    const shd_param_source from = {shd_import_load, import};
     int rc = shd_trainer_create(&job->spec, &job->plan, options->ranks + job->first_rank, NULL,
-                                NULL, NULL, &job->trainer, err);
+                                NULL, import != NULL ? &from : NULL, &job->trainer, err);
     rc = rc == SHD_OK ? shd_job_prepare(job, params->files, err) : rc;
     shd_job_data_fini(params->files);
     if (rc < 0) {
@@ -136,6 +139,7 @@ void shd_job_free(shd_job *job)
     shd_job_prepare_end(job);
     shd_trainer_free(job->trainer);
     shd_tokenizer_free(job->tokenizer);
+    shd_model_files_unref(job->model_files);
     shd_work_fini(&job->own.work);
     shd_history_free(job->history);
     shd_answers_free(job->answers);
@@ -168,6 +172,17 @@ static void free_memory(shd_job *job)
     shd_trainer_free(job->trainer);
     job->trainer = NULL;
     shd_jobs_release(job->jobs, job);
+}
+
+int shd_job_loading(const shd_job *job, uint64_t *done, uint64_t *total)
+{
+    const shd_model_files *files = job->model_files;
+    if (files == NULL || files->import == NULL || job->initialised || shd_job_ended(job)) {
+        return 0;
+    }
+    *done = shd_import_done(files->import);
+    *total = files->total;
+    return 1;
 }
 
 /* ---- observers and waits ---- */

@@ -16,6 +16,7 @@
 #include "daemon/service/history.h"
 #include "daemon/service/item.h"
 #include "daemon/service/jobs.h"
+#include "daemon/service/model_files.h"
 #include "daemon/service/prepare.h"
 #include "daemon/service/sched.h"
 #include "daemon/train/trainer.h"
@@ -63,6 +64,7 @@ struct shd_job {
     shd_spec spec;
     Shard__V1__JobSpec *spec_message; /* every field as in use */
     shd_tokenizer *tokenizer;         /* NULL: none */
+    shd_model_files *model_files;     /* a reference */
     shd_job_input data, eval;         /* job_prepare.c */
     shd_plan plan;
     uint64_t reserved;    /* bytes planned on each of its ranks */
@@ -122,8 +124,9 @@ typedef struct shd_job_params {
     const shd_plan *plan;
     uint32_t first_rank;
     const shd_identity *who;
-    const char *owner;   /* user name, or the number */
-    shd_job_data *files; /* taken over, also on failure */
+    const char *owner;      /* user name, or the number */
+    shd_job_data *files;    /* taken over, also on failure */
+    shd_model_files *model; /* a reference is taken */
 } shd_job_params;
 
 /* A job in state QUEUED that has not yet been put into the table. Its text is being tokenized from
@@ -141,6 +144,8 @@ const char *shd_job_state_name(Shard__V1__JobState state);
 
 /* Is text still being tokenized? Then *done of *total bytes are read. */
 int shd_job_progress(const shd_job *job, uint64_t *done, uint64_t *total);
+/* Are weights still to be loaded, or being? Likewise. */
+int shd_job_loading(const shd_job *job, uint64_t *done, uint64_t *total);
 
 /* ---- life; outcome is reported by shd_job_await ---- */
 

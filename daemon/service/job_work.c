@@ -282,6 +282,9 @@ static void account(shd_job *job, const shd_work *work)
     switch (work->kind) {
     case SHD_WORK_INIT:
         job->initialised = 1;
+        if (job->model_files != NULL && job->model_files->import != NULL) {
+            shd_import_close(job->model_files->import);
+        }
         job->step = work->step;
         job->samples = work->samples;
         shd_job_set_state(job, job->pause_wanted ? STATE(PAUSED) : STATE(RUNNING), SHD_OK, "");
@@ -306,6 +309,7 @@ static void account(shd_job *job, const shd_work *work)
         break;
     case SHD_WORK_FORWARD:
     case SHD_WORK_NEXT_LOGITS:
+    case SHD_WORK_EXPORT:
         break;
     }
 }

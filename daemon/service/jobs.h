@@ -41,6 +41,7 @@ typedef struct shd_jobs_options {
     uint32_t n_data_roots;
     struct shd_preparer *preparer; /* NULL: text that has to be tokenized is refused */
     const char *token_cache_path;  /* where its files lie, to be shown */
+    const char *state_dir;         /* for files without a name; NULL: none */
 } shd_jobs_options;
 
 typedef struct shd_jobs shd_jobs;

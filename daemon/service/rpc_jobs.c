@@ -79,6 +79,7 @@ static int make_job(shd_admission *a, creation *c, shd_job **out, shd_error *err
         .who = &a->who,
         .owner = a->owner,
         .files = &a->files,
+        .model = a->model,
     };
     SHD_TRY(shd_job_create(&params, out, err));
     shd_jobs_add(c->jobs, *out);
@@ -318,12 +319,6 @@ static void save_checkpoint(shd_call *call, const ProtobufCMessage *request, voi
                    "SaveCheckpoint: this version has no checkpoints");
 }
 
-static void export_model(shd_call *call, const ProtobufCMessage *request, void *service)
-{
-    refuse_durable(call, ((const Shard__V1__ExportModelRequest *)request)->job, service,
-                   "ExportModel: this version cannot write safetensors");
-}
-
 static void reshard(shd_call *call, const ProtobufCMessage *request, void *service)
 {
     refuse_durable(call, ((const Shard__V1__ReshardRequest *)request)->job, service,
@@ -342,8 +337,6 @@ const shd_rpc_method *shd_rpc_jobs_methods(size_t *n)
         {"/shard.v1.Shard/DeleteJob", &shard__v1__job_ref__descriptor, delete_job_rpc, 0},
         {"/shard.v1.Shard/SaveCheckpoint", &shard__v1__save_checkpoint_request__descriptor,
          save_checkpoint, 0},
-        {"/shard.v1.Shard/ExportModel", &shard__v1__export_model_request__descriptor, export_model,
-         0},
         {"/shard.v1.Shard/Reshard", &shard__v1__reshard_request__descriptor, reshard, 0},
     };
     *n = sizeof(methods) / sizeof(methods[0]);

@@ -118,12 +118,6 @@ static int resolve_model(const Shard__V1__JobSpec *in, const shd_model_config *c
         out->model = *config;
         return 0;
     }
-    if (strchr(in->model, '/') != NULL) {
-        return shd_fail(err, SHD_EUNSUPPORTED,
-                        "--model '%s': model directories are not available in this version; give "
-                        "a preset: %s",
-                        in->model, shd_model_presets());
-    }
     return shd_model_preset(in->model, &out->model, err);
 }
 
@@ -397,13 +391,6 @@ static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *
     return 0;
 }
 
-/* What the ranks do not do yet. */
-static int check_ready(const shd_spec *s, shd_error *err)
-{
-    SHD_TRY(only("init-from", s->init_from, "random", err));
-    return 0;
-}
-
 static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, const shd_model_config *config,
                    shd_spec *out, shd_error *err)
 {
@@ -436,7 +423,6 @@ static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, const shd_m
     SHD_TRY(resolve_optimizer(in, out, err));
     SHD_TRY(resolve_precision(in, out, err));
     SHD_TRY(resolve_freeze(in, out, err));
-    SHD_TRY(check_ready(out, err));
     SHD_TRY(resolve_eval(in, out, err));
     out->seed = in->has_seed_case ? in->seed : 1;
     out->priority = in->has_priority_case ? in->priority : 10;

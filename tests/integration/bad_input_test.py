@@ -114,8 +114,7 @@ class Flags(BadInput):
 
     def test_what_this_version_lacks_says_so(self):
         for command, word in ((["checkpoint", "bystander"], "checkpoint"),
-                              (["reshard", "bystander", "--strategy", "ddp"], "strategy"),
-                              (["export", "bystander", "--output", "/tmp/nowhere"], "safetensors")):
+                              (["reshard", "bystander", "--strategy", "ddp"], "strategy")):
             with self.subTest(command=command):
                 self.assertRefused(self.d.ctl(*command), EXIT_REFUSED, word)
 

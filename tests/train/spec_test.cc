@@ -211,7 +211,8 @@ TEST(Refusals, Models)
 {
     Refused({TEXT(model, "")}, SHD_EINVAL, {"--model is missing", "gpt2"});
     Refused({TEXT(model, "gpt5")}, SHD_ENOTFOUND, {"--model 'gpt5'", "gpt-byte-1m"});
-    Refused({TEXT(model, "./SmolLM2")}, SHD_EUNSUPPORTED, {"--model './SmolLM2'", "preset"});
+    Refused({TEXT(init_from, "else")}, SHD_EINVAL, {"--init-from 'else'", "directory"});
+    Refused({TEXT(init_from, "pretrained")}, SHD_EINVAL, {"--init-from pretrained", "preset"});
 }
 
 TEST(Refusals, WhatThisVersionDoesNotHave)
@@ -219,7 +220,6 @@ TEST(Refusals, WhatThisVersionDoesNotHave)
     Refused({TEXT(offload_optimizer, "host")}, SHD_EUNSUPPORTED,
             {"--offload-optimizer 'host'", "none"});
     Refused({TEXT(offload_params, "nvme")}, SHD_EUNSUPPORTED, {"--offload-params 'nvme'", "none"});
-    Refused({TEXT(init_from, "/m")}, SHD_EUNSUPPORTED, {"--init-from '/m'", "random"});
     Refused({TEXT(determinism, "world")}, SHD_EUNSUPPORTED, {"--determinism 'world'", "strategy"});
     Refused({SET(checkpoint_every, CHECKPOINT_EVERY, 100)}, SHD_EUNSUPPORTED,
             {"--checkpoint-every 100"});
