@@ -268,8 +268,7 @@ TEST_F(Export, AJobThatEndsMeanwhileLeavesNothing)
     create_running(Spec("j"), true);
     Call c = ExportAsync("j", dir + "/out");
     turn_until([&] { return fake_running("j") == SHD_WORK_EXPORT; });
-    Call cancel = ref_async("CancelJob", "j");
-    finish("j");
+    Call cancel = ref_async("CancelJob", "j"); // ends what runs
     turn_until([&] { return c->finished && cancel->finished; });
     ExpectError(c, SHD_ECANCELLED, "was cancelled");
     ExpectNothingLeft();
