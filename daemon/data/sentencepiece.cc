@@ -9,16 +9,26 @@
 #include <string>
 #include <vector>
 
+#include "daemon/data/sentencepiece_check.h"
+
 struct shd_sp {
     sentencepiece::SentencePieceProcessor processor;
 };
 
 int shd_sp_create(const char *bytes, size_t n, shd_sp **out, shd_error *err)
 {
+    SHD_TRY(shd_sp_check(bytes, n, err));
     shd_sp *sp = new shd_sp;
-    const auto status = sp->processor.LoadFromSerializedProto(absl::string_view(bytes, n));
-    if (!status.ok() || sp->processor.GetPieceSize() <= 0) {
-        const std::string message = status.ok() ? "it has no pieces" : status.ToString();
+    std::string message;
+    try {
+        const auto status = sp->processor.LoadFromSerializedProto(absl::string_view(bytes, n));
+        message = !status.ok()                        ? status.ToString()
+                  : sp->processor.GetPieceSize() <= 0 ? "it has no pieces"
+                                                      : "";
+    } catch (const std::exception &e) { // its tries throw
+        message = e.what();
+    }
+    if (!message.empty()) {
         delete sp;
         return shd_fail(err, SHD_EDATA, "not a sentencepiece model: %s", message.c_str());
     }

@@ -1,12 +1,14 @@
 // Tokenizer files that are wrong or unknown: each is refused by its name.
 #include "daemon/data/tokenizer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include "daemon/data/regex.h"
+#include "daemon/data/sentencepiece_check.h"
 #include "daemon/data/utf8.h"
 
 namespace
@@ -292,6 +294,70 @@ TEST(SentencePiece, AFileThatIsNone)
     EXPECT_NE(std::string(err.message).find("tokenizer.model"), std::string::npos) << err.message;
     files.json = "{}";
     EXPECT_EQ(shd_tokenizer_create(&files, &tok, &err), SHD_EINVAL);
+}
+
+// A serialized field of `bytes`.
+std::string Field(int number, const std::string &bytes)
+{
+    std::string out(1, static_cast<char>(number << 3 | 2));
+    for (size_t n = bytes.size(); true; n >>= 7) {
+        out += static_cast<char>((n & 0x7f) | (n > 0x7f ? 0x80 : 0));
+        if (n <= 0x7f) {
+            return out + bytes;
+        }
+    }
+}
+
+std::string Word(uint32_t value)
+{
+    std::string out;
+    for (int i = 0; i < 4; i++) {
+        out += static_cast<char>(value >> 8 * i);
+    }
+    return out;
+}
+
+// Normalizers whose map of characters has these units (256 with what is 0) and `text`.
+std::string Charsmap(std::vector<uint32_t> units, const std::string &text)
+{
+    std::string trie;
+    units.resize(256);
+    for (uint32_t unit : units) {
+        trie += Word(unit);
+    }
+    return Field(3, Field(1, "nmt") + Field(2, Word(1024) + trie + text));
+}
+
+// The library follows such files out of its memory: they never reach it.
+TEST(SentencePiece, AMapOfCharactersLeadsNowhereElse)
+{
+    const std::string text("abc\0", 4);
+    const uint32_t ends = 1u << 8, value = 1u << 31;
+    const std::vector<std::pair<std::string, const char *>> cases = {
+        {Charsmap({1u << 10 | ends, value | 3}, text), nullptr},
+        {Charsmap({1u << 10 | ends, value | 4}, text), "unit 0 .* a text outside"},
+        {Charsmap({0x1fffffu << 10}, text), "unit 0 .* leads out"},
+        {Charsmap({0, 1u << 9 | 1u << 10}, text), "unit 1 .* leads out"},
+        {Field(3, Field(2, Word(8) + Word(0))), "cut off"},
+        {Field(5, Field(2, Word(0))), "empty"},
+        {Field(3, "\x12\x7f"), "normalizer is damaged"},
+        {Field(1, "") + "\x0b\x0c" + Charsmap({0x1fffffu << 10}, text), "byte 2 begins no field"},
+    };
+    for (const auto &[model, message] : cases) {
+        shd_error err = {};
+        const int rc = shd_sp_check(model.data(), model.size(), &err);
+        EXPECT_EQ(rc, message != nullptr ? SHD_EDATA : 0);
+        EXPECT_THAT(err.message, testing::ContainsRegex(message != nullptr ? message : ""));
+    }
+    const std::string wild = Charsmap({0x1fffffu << 10}, text);
+    shd_tokenizer_files files = {};
+    files.path = "m";
+    files.model = wild.data();
+    files.model_size = wild.size();
+    shd_tokenizer *tok = nullptr;
+    shd_error err = {};
+    EXPECT_EQ(shd_tokenizer_create(&files, &tok, &err), SHD_EDATA);
+    EXPECT_THAT(err.message, testing::ContainsRegex("leads out"));
 }
 
 TEST(Decode, IdsThatAreNoToken)
