@@ -15,6 +15,7 @@
 /* A pattern that needs more is not one for text of any length. */
 #define MATCH_LIMIT 50000000u
 #define JIT_STACK_MAX (8u << 20)
+#define HEAP_LIMIT_KIB (256u << 10) /* of the interpreter */
 
 struct shd_regex {
     pcre2_code *code;
@@ -370,6 +371,7 @@ shd_matcher *shd_matcher_create(void)
     m->context = pcre2_match_context_create(NULL);
     m->stack = pcre2_jit_stack_create(32u << 10, JIT_STACK_MAX, NULL);
     pcre2_set_match_limit(m->context, MATCH_LIMIT);
+    pcre2_set_heap_limit(m->context, HEAP_LIMIT_KIB);
     pcre2_jit_stack_assign(m->context, NULL, m->stack);
     return m;
 }

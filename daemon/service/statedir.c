@@ -27,6 +27,12 @@ static int open_directory(const char *path, int *out, shd_error *err)
                         strerror(errno));
     }
     struct stat st;
+    if (fstat(fd, &st) == 0 && st.st_uid != geteuid() && st.st_uid != 0) {
+        close(fd);
+        return shd_fail(err, SHD_EPERM,
+                        "the state directory %s belongs to uid %u, the daemon is uid %u; chown it",
+                        path, (unsigned)st.st_uid, (unsigned)geteuid());
+    }
     if (fstat(fd, &st) < 0 || (st.st_mode & 0022) != 0) {
         close(fd);
         return shd_fail(

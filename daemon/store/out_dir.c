@@ -185,8 +185,15 @@ static int make_hidden(shd_out_dir *d, shd_error *err)
     if (mkdirat(d->parent, d->hidden, 0700) < 0) {
         return fail(err, "make a directory beside", d->path, errno);
     }
+    struct stat st;
     d->fd = openat(d->parent, d->hidden, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return d->fd >= 0 ? 0 : fail(err, "open the directory beside", d->path, errno);
+    if (d->fd < 0 || fstat(d->fd, &st) < 0) {
+        return fail(err, "open the directory beside", d->path, errno);
+    }
+    /* Who may write the parent could have put another one there, to be given it at the end. */
+    return st.st_uid == geteuid() && (st.st_mode & 077) == 0
+               ? 0
+               : shd_fail(err, SHD_EPERM, "the directory made beside '%s' was exchanged", d->path);
 }
 
 static int begin(shd_out_dir *d, shd_error *err)

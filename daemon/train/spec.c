@@ -273,7 +273,7 @@ static int resolve_scaler(const Shard__V1__JobSpec *in, shd_spec *out, shd_error
         SHD_TRY(idle("loss-scale-window", in->has_loss_scale_window_case, with, err));
         SHD_TRY(idle("hysteresis", in->has_hysteresis_case, with, err));
         SHD_TRY(idle("min-loss-scale", in->has_min_loss_scale_case, with, err));
-        return c->enabled ? real("loss-scale", c->loss_scale, 0, 0x1p32, err) : 0;
+        return c->enabled ? real("loss-scale", c->loss_scale, 0x1p-32, 0x1p32, err) : 0;
     }
     c->initial_scale_power = in->has_initial_scale_power_case ? in->initial_scale_power : 16;
     SHD_TRY(whole("initial-scale-power", c->initial_scale_power, 0, 32, err));

@@ -123,4 +123,15 @@ TEST_F(StateDir, ReadOnlyFileSystem)
     EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+TEST_F(StateDir, SomebodyElsesIsRefused)
+{
+    if (geteuid() != 0) {
+        GTEST_SKIP() << "only root can make one";
+    }
+    ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+    ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+    EXPECT_EQ(shd_statedir_open(path.c_str(), &dir, &err), SHD_EPERM);
+    EXPECT_NE(std::string(err.message).find("uid 12345"), std::string::npos) << err.message;
+}
+
 } // namespace

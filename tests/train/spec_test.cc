@@ -321,6 +321,7 @@ TEST(Refusals, LossScaling)
     Refused({fp16, fixed, SET(hysteresis, HYSTERESIS, 2)}, SHD_EINVAL,
             {"--hysteresis", "static --loss-scale"});
     Refused({fp16, SET(loss_scale, LOSS_SCALE, -1)}, SHD_EINVAL, {"--loss-scale -1"});
+    Refused({fp16, SET(loss_scale, LOSS_SCALE, 1e-300)}, SHD_EINVAL, {"--loss-scale 1e-300"});
     Refused({fp16, SET(loss_scale, LOSS_SCALE, kNan)}, SHD_EINVAL, {"--loss-scale nan"});
     Refused({fp16, SET(initial_scale_power, INITIAL_SCALE_POWER, 33)}, SHD_EINVAL,
             {"--initial-scale-power 33", "32"});
