@@ -6,6 +6,11 @@
 #include "daemon/base/mem.h"
 #include "daemon/train/worker.h"
 
+/* The largest that an arena has held at some time. */
+typedef struct peaks {
+    uint64_t activations, total, extent;
+} peaks;
+
 static int run_work(shd_worker *worker, const shd_spec *spec, shd_work_kind kind, uint64_t stream,
                     shd_error *err)
 {
@@ -45,10 +50,10 @@ static int run_step(shd_worker *worker, const shd_spec *spec, shd_plan *out, shd
 
 /* Every kind of work at its largest: training, then as many generations as keep what they have,
  * and meanwhile an evaluation and the step on what a client has accumulated. It may accumulate
- * several batches; the second is the one that adds to what is there. *extent is what training
+ * several batches; the second is the one that adds to what is there. *training is what that
  * takes without generations. */
 static int run_all(shd_worker *worker, const shd_spec *spec, uint32_t caches, shd_plan *out,
-                   uint64_t *extent, shd_error *err)
+                   peaks *training, shd_error *err)
 {
     SHD_TRY(run_work(worker, spec, SHD_WORK_INIT, 0, err));
     const shd_arena *arena = shd_worker_arena(worker);
@@ -61,7 +66,10 @@ static int run_all(shd_worker *worker, const shd_spec *spec, uint32_t caches, sh
     for (int i = 0; i < 2 && spec->data_path == NULL; i++) {
         SHD_TRY(run_work(worker, spec, SHD_WORK_FORWARD_BACKWARD, 0, err));
     }
-    *extent = shd_arena_extent(arena);
+    shd_arena_usage(arena, usage);
+    *training = (peaks){.activations = usage[SHD_TAG_ACTIVATIONS].peak,
+                        .total = shd_arena_total_peak(arena),
+                        .extent = shd_arena_extent(arena)};
     for (uint64_t stream = 1; stream <= caches; stream++) {
         SHD_TRY(run_work(worker, spec, SHD_WORK_NEXT_LOGITS, stream, err));
     }
@@ -70,7 +78,7 @@ static int run_all(shd_worker *worker, const shd_spec *spec, uint32_t caches, sh
 }
 
 static int measure_with(const shd_spec *spec, int threads_per_rank, uint32_t caches, shd_plan *out,
-                        uint64_t *extent, shd_error *err)
+                        peaks *training, shd_error *err)
 {
     *out = (shd_plan){0};
     shd_model *model = NULL;
@@ -80,7 +88,7 @@ static int measure_with(const shd_spec *spec, int threads_per_rank, uint32_t cac
     shd_device *dev = shd_device_create_null(threads_per_rank);
     shd_worker *worker =
         shd_worker_create(&shared, dev, shd_comm_null_create(0, spec->strategy.world));
-    const int rc = run_all(worker, spec, caches, out, extent, err);
+    const int rc = run_all(worker, spec, caches, out, training, err);
     if (rc == 0) {
         const shd_arena *arena = shd_worker_arena(worker);
         shd_usage usage[SHD_TAG_COUNT];
@@ -107,10 +115,11 @@ static int measure_with(const shd_spec *spec, int threads_per_rank, uint32_t cac
  * only where training takes the memory anyway. */
 static int measure(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err)
 {
-    uint64_t training = 0;
+    peaks training;
     SHD_TRY(measure_with(spec, threads_per_rank, SHD_GENERATE_CACHES, out, &training, err));
-    return out->extent == training ? 0
-                                   : measure_with(spec, threads_per_rank, 1, out, &training, err);
+    const int fit = out->extent == training.extent && out->total_peak == training.total &&
+                    out->peak[SHD_TAG_ACTIVATIONS] == training.activations;
+    return fit ? 0 : measure_with(spec, threads_per_rank, 1, out, &training, err);
 }
 
 static shd_spec with_rounds(const shd_spec *spec, uint32_t rounds)
