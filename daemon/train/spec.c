@@ -358,11 +358,19 @@ static int resolve_freeze(const Shard__V1__JobSpec *in, shd_spec *out, shd_error
 
 static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
 {
+    const char *no_data = "batches from clients (no --data)";
     out->eval_every = in->has_eval_every_case ? in->eval_every : 0;
     SHD_TRY(whole("eval-every", out->eval_every, 0, MAX_STEPS, err));
     out->eval_batches = in->has_eval_batches_case ? in->eval_batches : 64;
     SHD_TRY(whole("eval-batches", out->eval_batches, 0, MAX_SEQUENCES, err));
+    if (out->eval_every == 0) {
+        SHD_TRY(idle("eval-batches", in->has_eval_batches_case, "--eval-every 0", err));
+    }
     if (out->data_path == NULL) {
+        if (strcmp(in->data_format, "auto") != 0) {
+            SHD_TRY(idle("data-format", in->data_format[0] != '\0', no_data, err));
+        }
+        SHD_TRY(idle("packing", in->has_packing_case, no_data, err));
         if (out->eval_every > 0 || in->eval_data[0] != '\0' ||
             (in->has_eval_split_case && in->eval_split != 0)) {
             return shd_fail(err, SHD_EINVAL,

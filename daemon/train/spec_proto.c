@@ -90,9 +90,13 @@ Shard__V1__JobSpec *shd_spec_to_proto(const shd_spec *spec)
     SET(checkpoint_every, CHECKPOINT_EVERY_CHECKPOINT_EVERY, 0);
     SET(eval_split, EVAL_SPLIT_EVAL_SPLIT, spec->eval_split);
     SET(eval_every, EVAL_EVERY_EVAL_EVERY, spec->eval_every);
-    SET(eval_batches, EVAL_BATCHES_EVAL_BATCHES, spec->eval_batches);
+    if (spec->eval_every > 0) {
+        SET(eval_batches, EVAL_BATCHES_EVAL_BATCHES, spec->eval_batches);
+    }
     SET(priority, PRIORITY_PRIORITY, spec->priority);
-    SET(packing, PACKING_PACKING, spec->packing);
+    if (spec->data_path != NULL) {
+        SET(packing, PACKING_PACKING, spec->packing);
+    }
     SET(dropout, DROPOUT_DROPOUT, spec->dropout);
     if (spec->n_freeze > 0) {
         out->freeze = shd_calloc(spec->n_freeze, sizeof *out->freeze);

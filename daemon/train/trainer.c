@@ -378,7 +378,7 @@ int shd_trainer_read_param(shd_trainer *t, uint32_t index, float *out, shd_error
 {
     SHD_TRY(check_index(t, index, err));
     for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
-        shd_worker_read_param(t->slots[r].worker, index, out);
+        SHD_TRY(shd_worker_read_param(t->slots[r].worker, index, out, err));
     }
     return 0;
 }
@@ -387,7 +387,7 @@ int shd_trainer_write_param(shd_trainer *t, uint32_t index, const float *in, shd
 {
     SHD_TRY(check_index(t, index, err));
     for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
-        shd_worker_write_param(t->slots[r].worker, index, in);
+        SHD_TRY(shd_worker_write_param(t->slots[r].worker, index, in, err));
     }
     return 0;
 }
@@ -396,7 +396,7 @@ int shd_trainer_read_grad(shd_trainer *t, uint32_t index, float *out, shd_error 
 {
     SHD_TRY(check_index(t, index, err));
     for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
-        shd_worker_read_grad(t->slots[r].worker, index, out);
+        SHD_TRY(shd_worker_read_grad(t->slots[r].worker, index, out, err));
     }
     return 0;
 }

@@ -66,12 +66,12 @@ const shd_arena *shd_worker_arena(const shd_worker *worker);
 
 /* Copies what this rank holds of the master of parameter `index` (frozen: of its p-part) to its
  * place in out (host, the whole parameter, fp32). When idle. */
-void shd_worker_read_param(const shd_worker *worker, uint32_t index, float *out);
+int shd_worker_read_param(const shd_worker *worker, uint32_t index, float *out, shd_error *err);
 /* The other way round, into master and p-part. */
-void shd_worker_write_param(shd_worker *worker, uint32_t index, const float *in);
+int shd_worker_write_param(shd_worker *worker, uint32_t index, const float *in, shd_error *err);
 /* Copies this rank's atom of the accumulated gradient of parameter `index`, without loss scale, to
  * out likewise; nothing when it is frozen. */
-void shd_worker_read_grad(const shd_worker *worker, uint32_t index, float *out);
+int shd_worker_read_grad(const shd_worker *worker, uint32_t index, float *out, shd_error *err);
 
 #ifdef __cplusplus
 }

@@ -173,15 +173,16 @@ int shd_worker_init_params(shd_worker *w, uint64_t turn, int *more, shd_error *e
 /* ---- access from outside, when idle ---- */
 
 /* Host fp32 to a part, or from it. */
-static void copy_part(const shd_worker *w, const shd_param_part *part, float *host, int write)
+static int copy_part(const shd_worker *w, const shd_param_part *part, float *host, int write,
+                     shd_error *err)
 {
     const shd_ops *ops = shd_device_ops(w->dev);
     const shd_opctx *ctx = shd_device_opctx(w->dev);
+    shd_arena *arena = atomic_load(&((shd_worker *)w)->arena);
     void *scratch = NULL;
-    if (part->n == 0 || (part->dtype != SHD_F32 &&
-                         shd_arena_alloc(atomic_load(&((shd_worker *)w)->arena), SHD_TAG_WORKSPACE,
-                                         ACCESS_PIECE * sizeof(float), &scratch, NULL) < 0)) {
-        return;
+    if (part->n > 0 && part->dtype != SHD_F32) {
+        SHD_TRY(
+            shd_arena_alloc(arena, SHD_TAG_WORKSPACE, ACCESS_PIECE * sizeof(float), &scratch, err));
     }
     for (int64_t at = 0; at < part->n; at += ACCESS_PIECE) {
         const int64_t n = min64(ACCESS_PIECE, part->n - at);
@@ -199,37 +200,40 @@ static void copy_part(const shd_worker *w, const shd_param_part *part, float *ho
             shd_device_to_host(w->dev, out, fp32, (size_t)n * sizeof(float));
         }
     }
-    shd_arena_release(atomic_load(&((shd_worker *)w)->arena), scratch);
+    shd_arena_release(arena, scratch);
+    return 0;
 }
 
-void shd_worker_read_param(const shd_worker *w, uint32_t index, float *out)
+int shd_worker_read_param(const shd_worker *w, uint32_t index, float *out, shd_error *err)
 {
     const shd_param_part part = shd_worker_param_part(w, index);
-    copy_part(w, &part, out, 0);
+    return copy_part(w, &part, out, 0, err);
 }
 
-void shd_worker_write_param(shd_worker *w, uint32_t index, const float *in)
+int shd_worker_write_param(shd_worker *w, uint32_t index, const float *in, shd_error *err)
 {
     const shd_unit *unit = unit_of(w, index);
     const shd_param_part whole = part_in(w, index, &unit->params, w->units.config.dtype);
-    copy_part(w, &whole, (float *)in, 1);
-    if (w->units.config.dtype != SHD_F32) {
-        const shd_param_part master = part_in(w, index, &unit->master, SHD_F32);
-        copy_part(w, &master, (float *)in, 1);
+    SHD_TRY(copy_part(w, &whole, (float *)in, 1, err));
+    if (w->units.config.dtype == SHD_F32) {
+        return 0; /* the master lies inside */
     }
+    const shd_param_part master = part_in(w, index, &unit->master, SHD_F32);
+    return copy_part(w, &master, (float *)in, 1, err);
 }
 
-void shd_worker_read_grad(const shd_worker *w, uint32_t index, float *out)
+int shd_worker_read_grad(const shd_worker *w, uint32_t index, float *out, shd_error *err)
 {
     const uint32_t u = w->shared->layout.slots[index].unit;
     if (w->units.units[u].frozen) {
-        return;
+        return 0;
     }
     const shd_range atom = shd_unit_atom(&w->units, u);
     const shd_param_part part = part_in(w, index, &atom, w->units.config.reduce_dtype);
-    copy_part(w, &part, out, 0);
+    SHD_TRY(copy_part(w, &part, out, 0, err));
     const double factor = shd_worker_grad_factor(w);
     for (int64_t i = 0; i < part.n; i++) {
         out[part.first + i] = (float)(out[part.first + i] / factor);
     }
+    return 0;
 }

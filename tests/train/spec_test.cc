@@ -481,6 +481,15 @@ TEST(Refusals, Evaluation)
     Refused({kClientDriven, SET(eval_split, EVAL_SPLIT, kNan)}, SHD_EINVAL, {"--eval-split"});
 }
 
+TEST(Refusals, WhatHasNoEffect)
+{
+    Refused({SET(eval_batches, EVAL_BATCHES, 3)}, SHD_EINVAL, {"--eval-batches", "--eval-every 0"});
+    Refused({kClientDriven, TEXT(data_format, "text")}, SHD_EINVAL, {"--data-format", "--data"});
+    Refused({kClientDriven, SET(packing, PACKING, 1)}, SHD_EINVAL, {"--packing", "--data"});
+    Refused({TEXT(dtype, "fp16"), SET(loss_scale, LOSS_SCALE, 1e-300)}, SHD_EINVAL,
+            {"--loss-scale 1e-300"});
+}
+
 TEST(Refusals, Priorities)
 {
     Refused({SET(priority, PRIORITY, 0)}, SHD_EINVAL, {"--priority 0", "1 to 100"});
@@ -623,26 +632,17 @@ TEST(ToProto, EveryFieldIsSet)
     EXPECT_EQ(1000u, p->steps);
     EXPECT_EQ(256u, p->seq_len);
     EXPECT_EQ(0.95, p->beta2);
-    for (int set : {static_cast<int>(p->has_ranks_case),
-                    static_cast<int>(p->has_steps_case),
-                    static_cast<int>(p->has_micro_batch_case),
-                    static_cast<int>(p->has_global_batch_case),
-                    static_cast<int>(p->has_seq_len_case),
-                    static_cast<int>(p->has_lr_case),
-                    static_cast<int>(p->has_lr_min_case),
-                    static_cast<int>(p->has_warmup_case),
-                    static_cast<int>(p->has_weight_decay_case),
-                    static_cast<int>(p->has_beta1_case),
-                    static_cast<int>(p->has_beta2_case),
-                    static_cast<int>(p->has_eps_case),
-                    static_cast<int>(p->has_clip_case),
-                    static_cast<int>(p->has_reduction_width_case),
-                    static_cast<int>(p->has_seed_case),
-                    static_cast<int>(p->has_checkpoint_every_case),
-                    static_cast<int>(p->has_eval_split_case),
-                    static_cast<int>(p->has_eval_every_case),
-                    static_cast<int>(p->has_eval_batches_case),
-                    static_cast<int>(p->has_priority_case)}) {
+    for (int set :
+         {static_cast<int>(p->has_ranks_case), static_cast<int>(p->has_steps_case),
+          static_cast<int>(p->has_micro_batch_case), static_cast<int>(p->has_global_batch_case),
+          static_cast<int>(p->has_seq_len_case), static_cast<int>(p->has_lr_case),
+          static_cast<int>(p->has_lr_min_case), static_cast<int>(p->has_warmup_case),
+          static_cast<int>(p->has_weight_decay_case), static_cast<int>(p->has_beta1_case),
+          static_cast<int>(p->has_beta2_case), static_cast<int>(p->has_eps_case),
+          static_cast<int>(p->has_clip_case), static_cast<int>(p->has_reduction_width_case),
+          static_cast<int>(p->has_seed_case), static_cast<int>(p->has_checkpoint_every_case),
+          static_cast<int>(p->has_eval_split_case), static_cast<int>(p->has_eval_every_case),
+          static_cast<int>(p->has_priority_case)}) {
         EXPECT_NE(0, set);
     }
     shard__v1__job_spec__free_unpacked(p, nullptr);
