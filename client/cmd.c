@@ -29,8 +29,9 @@ int shc_complain(const shc_error *err)
     switch (err->grpc_status) {
     case GRPC_UNAVAILABLE:
     case GRPC_DEADLINE_EXCEEDED:
-    case GRPC_CANCELLED:
         return SHC_EXIT_UNREACHABLE;
+    case GRPC_CANCELLED: /* the job was, or this command */
+        return SHC_EXIT_JOB_FAILED;
     default:
         return SHC_EXIT_REFUSED;
     }

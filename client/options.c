@@ -212,20 +212,27 @@ static int is_path(const char *text)
 }
 
 /* The directory is resolved, the last part stays as it is (it may not exist yet). */
-static char *absolute(const char *text)
+static char *absolute(const char *given)
 {
+    size_t n = strlen(given);
+    while (n > 1 && given[n - 1] == '/')
+        n--;
+    char *text = shc_asprintf("%.*s", (int)n, given);
     const char *slash = strrchr(text, '/');
     char *dir = slash ? shc_asprintf("%.*s", (int)(slash - text) + 1, text) : shc_strdup(".");
     const char *last = slash ? slash + 1 : text;
-    /* "dir/", "." and "..": all of it is a directory. */
+    /* "/", "." and "..": all of it is a directory. */
     const int whole = !*last || !strcmp(last, ".") || !strcmp(last, "..");
     char *real = realpath(whole ? text : dir, NULL);
     char *out = NULL;
 
     if (real)
         out = whole ? shc_strdup(real) : shc_asprintf("%s/%s", strcmp(real, "/") ? real : "", last);
+    const int number = errno;
     free(real);
     free(dir);
+    free(text);
+    errno = number;
     return out;
 }
 

@@ -48,10 +48,11 @@ int shd_auth_check_job(const shd_auth_rules *rules, const shd_identity *who, uid
                        gid_t owner_gid, const char *job, shd_right right, shd_error *err);
 
 /* Opens a file for reading on behalf of the caller: `path` must be absolute and lie beneath one of
- * `roots` (openat2 RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS), be a regular file, and every directory
- * from the root on and the file itself must be accessible to the caller's own uid, gid and
- * groups. On success *fd_out is open read-only (close-on-exec). Errors name the path, the reason
- * and, for a path outside, the roots. */
+ * `roots` (openat2 RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS; symbolic links may be absolute when
+ * they stay beneath the same root), be a regular file, and every directory from the root on and the
+ * file itself must be accessible to the caller's own uid, gid and groups. On success *fd_out is
+ * open read-only (close-on-exec). Errors name the path, the reason and, for a path outside, the
+ * roots. */
 int shd_auth_open(const shd_identity *who, char *const *roots, uint32_t n_roots, const char *path,
                   int *fd_out, shd_error *err);
 

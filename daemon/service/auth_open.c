@@ -130,6 +130,7 @@ static int allows(int fd, const struct stat *st, const caller *c, unsigned want,
 
 typedef struct walk {
     const char *path; /* as the caller gave it, for messages */
+    const char *root;
     const caller *caller;
     int dirs[MAX_DEPTH]; /* dirs[0] is the root */
     int depth;
@@ -212,7 +213,18 @@ static int check_file(const walk *w, int fd, const struct stat *st, shd_error *e
     return SHD_OK;
 }
 
-/* The link's target in front of what remains of the path. */
+/* What follows `root` in `path`; NULL when the path does not start with it. */
+static const char *strip_root(const char *root, const char *path)
+{
+    size_t n = strlen(root);
+    while (n > 0 && root[n - 1] == '/') {
+        n--;
+    }
+    return strncmp(root, path, n) == 0 && (path[n] == '/' || path[n] == '\0') ? path + n : NULL;
+}
+
+/* The link's target in front of what remains of the path. An absolute one may point beneath the
+ * same root: the walk begins there again, with every check. */
 static int splice_link(walk *w, int fd, char **rest, shd_error *err)
 {
     char target[PATH_MAX];
@@ -221,17 +233,21 @@ static int splice_link(walk *w, int fd, char **rest, shd_error *err)
         return cannot_open(err, w, errno);
     }
     target[n] = '\0';
-    if (target[0] == '/') {
+    const char *inner = target[0] == '/' ? strip_root(w->root, target) : target;
+    if (inner == NULL) {
         return is_outside(err, w);
     }
     if (++w->links > MAX_LINKS) {
         return shd_fail(err, SHD_EINVAL, "%s passes more than %d symbolic links", w->path,
                         MAX_LINKS);
     }
-    if (strlen(target) + strlen(*rest) + 2 > 4 * PATH_MAX) {
+    if (strlen(inner) + strlen(*rest) + 2 > 4 * PATH_MAX) {
         return shd_fail(err, SHD_EINVAL, "%s becomes too long through symbolic links", w->path);
     }
-    char *spliced = shd_asprintf("%s/%s", target, *rest);
+    while (target[0] == '/' && w->depth > 1) {
+        close(w->dirs[--w->depth]);
+    }
+    char *spliced = shd_asprintf("%s/%s", inner, *rest);
     free(*rest);
     *rest = spliced;
     return SHD_OK;
@@ -344,7 +360,7 @@ static int descend(walk *w, char *rest, int *fd_out, shd_error *err)
 static int open_beneath(const caller *c, const char *root, const char *path, const char *rest,
                         int makes, int *fd_out, shd_error *err)
 {
-    walk w = {.path = path, .caller = c, .makes = makes};
+    walk w = {.path = path, .root = root, .caller = c, .makes = makes};
     struct stat st;
     const int fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) < 0) {
@@ -365,16 +381,6 @@ static int open_beneath(const caller *c, const char *root, const char *path, con
         close(w.dirs[--w.depth]);
     }
     return rc;
-}
-
-/* What follows `root` in `path`; NULL when the path does not start with it. */
-static const char *strip_root(const char *root, const char *path)
-{
-    size_t n = strlen(root);
-    while (n > 0 && root[n - 1] == '/') {
-        n--;
-    }
-    return strncmp(root, path, n) == 0 && (path[n] == '/' || path[n] == '\0') ? path + n : NULL;
 }
 
 static int no_root(shd_error *err, char *const *roots, uint32_t n, const char *path)

@@ -283,6 +283,11 @@ static int read_header(shd_safetensors *f, shd_error *err)
                         (unsigned long long)size, LENGTH_BYTES);
     }
     SHD_TRY(shd_input_read(&f->input, raw, LENGTH_BYTES, 0, err));
+    if (memcmp(raw, "version ", LENGTH_BYTES) == 0) {
+        return shd_fail(err, SHD_EDATA,
+                        "not a safetensors file but a pointer of Git LFS; fetch the file itself "
+                        "(git lfs pull)");
+    }
     uint64_t length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) {
         length = length << 8 | raw[i];

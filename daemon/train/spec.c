@@ -90,6 +90,17 @@ static int idle(const char *flag, int given, const char *with, shd_error *err)
                  : 0;
 }
 
+/* How documents are read, where none are: a resolved specification has the defaults, so only what
+ * differs from them is refused. */
+static int check_no_data(const Shard__V1__JobSpec *in, const shd_spec *out, shd_error *err)
+{
+    if (in->data[0] != '\0') {
+        return 0;
+    }
+    SHD_TRY(idle("data-format", out->data_format != SHD_DATA_AUTO, "no --data", err));
+    return idle("packing", !out->packing, "no --data", err);
+}
+
 static int check_unsupported(const Shard__V1__JobSpec *in, shd_error *err)
 {
     SHD_TRY(only("offload-optimizer", in->offload_optimizer, "none", err));
@@ -425,6 +436,7 @@ static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, const shd_m
     }
     out->tokenizer = shd_strdup(in->tokenizer);
     out->packing = in->has_packing_case ? in->packing : 1;
+    SHD_TRY(check_no_data(in, out, err));
     SHD_TRY(resolve_init(in, config != NULL, out, err));
     SHD_TRY(resolve_batch(in, out, err));
     SHD_TRY(resolve_schedule(in, out, err));

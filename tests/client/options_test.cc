@@ -322,6 +322,18 @@ TEST_F(Options, RelativePathsBecomeAbsolute)
     EXPECT_STREQ(args.spec.spec.init_from, "random");
 }
 
+TEST_F(Options, ANewDirectoryMayEndInASlash)
+{
+    char real[PATH_MAX];
+    ASSERT_NE(realpath(dir.path("").c_str(), real), nullptr);
+    for (const char *end : {"new", "new/", "new//", "./new/"}) {
+        ASSERT_EQ(parse({"--model", dir.path(end)}), 0) << shc_buf_str(&message);
+        EXPECT_EQ(args.spec.spec.model, std::string(real) + "/new");
+    }
+    ASSERT_EQ(parse({"--model", "/"}), 0) << shc_buf_str(&message);
+    EXPECT_STREQ(args.spec.spec.model, "/");
+}
+
 TEST_F(Options, HelpNamesEveryFlag)
 {
     shc_buf help{};

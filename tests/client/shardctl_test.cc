@@ -269,6 +269,10 @@ TEST_F(Ctl, FailedOrCancelledIsOne)
         << r.out;
     script_job(2, CANCELLED, "by ada");
     EXPECT_EQ(ctl({"attach", "tale"}).status, 1);
+    daemon->refuse("ExportModel", 1, "job 7 was cancelled", SHD_ECANCELLED);
+    r = ctl({"export", "tale", "--output", "model"});
+    EXPECT_EQ(r.status, 1);
+    EXPECT_EQ(r.err, "shardctl: job 7 was cancelled\n");
 }
 
 TEST_F(Ctl, ManyStepsAreThinnedAndTheLastIsShown)

@@ -240,6 +240,13 @@ TEST_F(Open, LinksInsideOnly)
     link("../outside", "/root/up");
     link(base + "/outside", "/root/absolute");
     link("d", "/root/dl");
+    link(root + "/d/../d/f", "/root/d/inside");
+    link(root + "/d", "/root/adl");
+    link(root + "/../outside", "/root/round");
+    link(root + "-other/f", "/root/beside");
+    directory("/root/shut", 0700, 0, 0);
+    file("/root/shut/f", 0644, 0, 0);
+    link(root + "/shut/f", "/root/d/shut");
     link("../open", "/root/d/back");
     link("loop", "/root/loop");
     link("/proc/self/root/etc/passwd", "/root/magic");
@@ -248,6 +255,12 @@ TEST_F(Open, LinksInsideOnly)
     EXPECT_EQ(attempt(kRoot, root + "/magic"), SHD_EPERM) << err.message;
     EXPECT_EQ(attempt(kRoot, root + "/loop"), SHD_EINVAL) << err.message;
     EXPECT_EQ(attempt(alice, root + "/dl/f", "/root/d/f"), 0) << err.message;
+    EXPECT_EQ(attempt(alice, root + "/d/inside", "/root/d/f"), 0) << err.message;
+    EXPECT_EQ(attempt(alice, root + "/adl/inside", "/root/d/f"), 0) << err.message;
+    EXPECT_EQ(attempt(alice, root + "/adl/back", "/root/open"), 0) << err.message;
+    EXPECT_EQ(attempt(kRoot, root + "/round"), SHD_EPERM) << err.message;
+    EXPECT_EQ(attempt(kRoot, root + "/beside"), SHD_EPERM) << err.message;
+    EXPECT_EQ(attempt(alice, root + "/d/shut"), SHD_EPERM) << err.message;
     EXPECT_EQ(attempt(alice, root + "/d/back", "/root/open"), 0) << err.message;
     roots = {"/proc"};
     EXPECT_EQ(attempt(kRoot, "/proc/self/root/etc/passwd"), SHD_EPERM) << err.message;

@@ -87,6 +87,8 @@ TEST(Safetensors, EveryWrongFileHasItsOwnError)
         const char *says;
     } cases[] = {
         {"empty", "", "0 bytes are less than the 8"},
+        {"pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+         "a pointer of Git LFS"},
         {"no length", "1234567", "7 bytes are less than the 8"},
         {"header larger than the file", files::Length(1000) + "{}",
          "said to have 1000 bytes, the file has 2"},

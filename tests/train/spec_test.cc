@@ -359,6 +359,14 @@ TEST(Refusals, FreezingAndOthers)
         Refused({dtype, TEXT(reduce_dtype, "fp16")}, SHD_EINVAL,
                 {"--reduce-dtype fp16", "--dtype fp16"});
     }
+    Refused({TEXT(data, ""), TEXT(data_format, "jsonl")}, SHD_EINVAL,
+            {"--data-format has no effect with no --data"});
+    Refused({TEXT(data, ""),
+             [](Proto *p) {
+                 p->has_packing_case = SHARD__V1__JOB_SPEC__HAS_PACKING_PACKING;
+                 p->packing = 0;
+             }},
+            SHD_EINVAL, {"--packing has no effect with no --data"});
     Refused({TEXT(init_from, "pretrained")}, SHD_EINVAL, {"--init-from pretrained", "gpt-byte-1m"});
     Refused({TEXT(init_from, "zeros")}, SHD_EINVAL, {"--init-from 'zeros'", "directory"});
 }
@@ -593,7 +601,12 @@ TEST(ToProto, ThereAndBack)
         {SET(eval_every, EVAL_EVERY, 10), TEXT(eval_data, "/e"), TEXT(determinism, "run")},
         {SET(eval_split, EVAL_SPLIT, 1.0 / 3), SET(lr, LR, 0.1), SET(clip, CLIP, 0),
          SET(seed, SEED, UINT64_MAX), SET(global_batch, GLOBAL_BATCH, 96), SET(seq_len, SEQ_LEN, 1),
-         SET(priority, PRIORITY, 1), TEXT(schedule, "linear"), TEXT(data_format, "text")},
+         SET(priority, PRIORITY, 1), TEXT(schedule, "linear"), TEXT(data, "/d"),
+         TEXT(data_format, "text"),
+         [](Proto *p) {
+             p->has_packing_case = SHARD__V1__JOB_SPEC__HAS_PACKING_PACKING;
+             p->packing = 0;
+         }},
     };
     for (const std::vector<Change> &job : jobs) {
         Accepted a(job);
