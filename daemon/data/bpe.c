@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <xxhash.h>
 
 #include "daemon/base/mem.h"
@@ -33,6 +34,7 @@ struct shd_bpe {
     size_t token_mask;
     merge *merges;
     size_t merge_mask;
+    uint64_t mix;         /* odd, and nobody's to choose merges that meet in one place by */
     int32_t byte_id[256]; /* -1: no token */
     int32_t unknown;
     int fuse, whole_words;
@@ -87,6 +89,10 @@ shd_bpe *shd_bpe_create(size_t n_tokens, size_t n_merges)
         bpe->byte_id[b] = -1;
     }
     bpe->unknown = -1;
+    if (getrandom(&bpe->mix, sizeof(bpe->mix), 0) != sizeof(bpe->mix)) {
+        bpe->mix = UINT64_C(0x9e3779b97f4a7c15); /* of the golden ratio: only slower when abused */
+    }
+    bpe->mix |= 1;
     return bpe;
 }
 
@@ -135,10 +141,10 @@ static uint64_t pair_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* Fibonacci hashing, the upper bits folded in. */
+/* Multiplicative hashing, the upper bits folded in. */
 static merge *merge_place(const shd_bpe *bpe, uint64_t pair)
 {
-    const uint64_t mixed = pair * UINT64_C(0x9e3779b97f4a7c15);
+    const uint64_t mixed = pair * bpe->mix;
     size_t i = (size_t)(mixed ^ mixed >> 32) & bpe->merge_mask;
     while (bpe->merges[i].pair != pair && bpe->merges[i].pair != EMPTY) {
         i = (i + 1) & bpe->merge_mask;

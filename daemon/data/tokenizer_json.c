@@ -13,6 +13,8 @@
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
+#define MAX_ADDED_BYTES 1024u /* of an added token's name */
+
 typedef struct reader {
     shd_tokenizer *tok;
     json_t *vocab; /* of the model: name to id */
@@ -450,6 +452,10 @@ static int read_added(reader *r, size_t index, json_t *object, int64_t *next)
     const size_t n = json_string_length(content);
     if (name == NULL || n == 0 || strlen(name) != n || !json_is_integer(id)) {
         return shd_fail(r->err, SHD_EDATA, "%s has no content or no id", what);
+    }
+    if (n > MAX_ADDED_BYTES) { /* it is looked for at every place of a text */
+        return shd_fail(r->err, SHD_EUNSUPPORTED, "%s has %zu bytes; at most %u are supported",
+                        what, n, MAX_ADDED_BYTES);
     }
     shd_added_token token = {0};
     int special = 0, normalized = 0;

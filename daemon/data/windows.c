@@ -7,7 +7,8 @@
 #include "daemon/base/mem.h"
 #include "daemon/data/sampler.h"
 
-#define BATCH 65536u /* documents read at a time */
+#define BATCH 65536u                      /* documents read at a time */
+#define MAX_DOCUMENTS (UINT64_C(1) << 25) /* without packing: 16 bytes of host memory each */
 
 struct shd_windows {
     const shd_source *source;
@@ -31,6 +32,13 @@ static int read_documents(shd_windows *w, const shd_windows_options *o, shd_erro
 {
     const uint64_t all = shd_source_documents(w->source), n = shd_source_tokens(w->source);
     const uint64_t tail = tail_begin(w->source, o->tail);
+    if (all > MAX_DOCUMENTS) {
+        return shd_fail(
+            err, SHD_EDATA,
+            "%llu documents; without packing at most %llu are kept apart: pack them, or "
+            "split the file",
+            (unsigned long long)all, (unsigned long long)MAX_DOCUMENTS);
+    }
     uint64_t *batch = shd_malloc(BATCH * sizeof(*batch));
     uint64_t end = n; /* of the last document of the part */
     int rc = 0;

@@ -210,6 +210,10 @@ TEST(Refusals, FilesThatAreBroken)
     Refused(f, SHD_EDATA, {"'<s>' has id 7", "next free one is 6"});
     f.added = R"({"id":7,"content":"ab"})";
     Refused(f, SHD_EDATA, {"'ab' has id 7", "vocabulary it has 4"});
+    f.added = R"({"id":6,"content":")" + std::string(1024, 's') + "\"}";
+    EXPECT_EQ(EncodeWith(f, std::string(1024, 's')), std::vector<int32_t>{6});
+    f.added = R"({"id":6,"content":")" + std::string(1025, 's') + "\"}";
+    Refused(f, SHD_EUNSUPPORTED, {"added token 0 has 1025 bytes", "1024"});
     f.added = R"({"id":6})";
     Refused(f, SHD_EDATA, {"added token 0", "no content"});
     f.added = R"({"id":6,"content":"<s>","lstrip":1})";

@@ -158,4 +158,24 @@ TEST_F(Windows, LargeIdsAndManyDocuments)
     EXPECT_NE(std::string(err_.message).find("token 99999"), std::string::npos);
 }
 
+// A table of documents that would take gigabytes; the file is all hole.
+TEST_F(Windows, TooManyDocumentsForATable)
+{
+    shd_token_header header = {};
+    header.width = 2;
+    header.vocab = 10;
+    header.tokens = header.documents = (UINT64_C(1) << 25) + 1;
+    unsigned char bytes[SHD_TOKEN_HEADER_BYTES];
+    shd_token_header_write(&header, bytes);
+    const std::string path = folder_.Write("t", std::string(bytes, bytes + sizeof(bytes)));
+    const int fd = open(path.c_str(), O_RDWR);
+    ASSERT_EQ(ftruncate(fd, static_cast<off_t>(shd_token_file_size(&header))), 0);
+    ASSERT_EQ(shd_source_open(fd, "t", SHD_DATA_TOKENS, &source_, &err_), 0) << err_.message;
+    close(fd);
+    EXPECT_EQ(Cut(0, 8), SHD_EDATA);
+    EXPECT_NE(std::string(err_.message).find("33554433 documents"), std::string::npos)
+        << err_.message;
+    EXPECT_EQ(Cut(1, 8), 0) << err_.message;
+}
+
 } // namespace
