@@ -359,13 +359,17 @@ static int parse_stops(const Shard__V1__GenerateRequest *q, const shd_job *job, 
                         MAX_STOPS);
     }
     SHD_TRY(check_tokens(q->stop, q->n_stop, job->spec.model.vocab, "stop", err));
-    g->stops = shd_reallocarray(NULL, q->n_stop + 1, sizeof(*g->stops));
+    g->stops = shd_reallocarray(NULL, q->n_stop + 1 + SHD_HF_MAX_EOS, sizeof(*g->stops));
     for (size_t i = 0; i < q->n_stop; i++) {
         g->stops[g->n_stops++] = q->stop[i];
     }
     const int32_t eos = job->tokenizer != NULL ? shd_tokenizer_eos(job->tokenizer) : -1;
     if (!q->ignore_eos && eos >= 0) {
         g->stops[g->n_stops++] = eos;
+    }
+    const shd_hf_info *info = job->model_files != NULL ? &job->model_files->info : NULL;
+    for (uint32_t i = 0; !q->ignore_eos && info != NULL && i < info->n_eos; i++) {
+        g->stops[g->n_stops++] = info->eos[i];
     }
     return SHD_OK;
 }

@@ -94,7 +94,9 @@ class Models(harness.TestCase):
             self.assertEqual((dtype, shape), ("BF16", before[name][1]))
             self.assertEqual(data, checkpoint.pack(checkpoint.unpack(after[name][2], "F32"), "BF16"), name)
         self.assertRefused(daemon.ctl("export", "second", "--output", half), EXIT_REFUSED, half)
-        self.assertRefused(daemon.ctl("export", "second", "--output", "/nowhere/else"), EXIT_REFUSED, "/nowhere")
+        outside = os.path.join(daemon.directory, "beside-the-data-root")
+        self.assertRefused(daemon.ctl("export", "second", "--output", outside), EXIT_REFUSED, outside)
+        self.assertFalse(os.path.exists(outside))
         self.assertRefused(daemon.ctl("export", "second", "--output", half + "2", "--dtype", "int8"), EXIT_REFUSED,
                            "int8")
 
@@ -151,7 +153,8 @@ class Models(harness.TestCase):
                     ids = ",".join(map(str, REFERENCE["prompt_ids"]))
                     lines = daemon.ok("--json", "generate", kind, "--tokens", ids, "--temperature", 0, "--stop",
                                       expected["greedy"][3], "--max-tokens", made).lines
-                    self.assertEqual([line["token"] for line in lines], expected["greedy"][:4])
+                    cut = expected["greedy"].index(expected["greedy"][3]) + 1
+                    self.assertEqual([line["token"] for line in lines], expected["greedy"][:cut])
                     self.assertEqual(lines[-1]["finish"], "stop")
                     daemon.ok("cancel", kind)
                     daemon.ok("delete", kind)
@@ -238,7 +241,8 @@ class Models(harness.TestCase):
             json.dumps({"prompt": prompt, "completion": completion}) + "\n" for prompt, completion in pairs), "d.jsonl")
         lengths = [len(daemon.ok("--json", "tokenize", "--tokenizer", path, "--text", completion).json["tokens"])
                    for _, completion in pairs[:4]]
-        self.trained(daemon, "j", path, 24, "--data", data, "--packing", "off", "--ranks", 1, "--micro-batch", 1)
+        self.trained(daemon, "j", path, 24, "--data", data, "--packing", "off", "--ranks", 1, "--micro-batch", 1,
+                     "--seq-len", 64)
         tokens = [step["tokens"] for step in daemon.history("j")]
         # One document a step, each once: its completion and the end of text behind it.
         self.assertEqual(sorted(tokens), sorted((length + 1) for length in lengths * 6))
@@ -277,20 +281,22 @@ class Models(harness.TestCase):
                 self.assertEqual(job["loss_scale"] > 0, dtype == "fp16")
                 times = [step["unix"] for step in history]
                 self.assertEqual(times, sorted(times))
-                memory = job["memory"][0]["tags"]
-                width = 4 if dtype == "fp32" else 2
-                self.assertEqual(memory["params"]["planned"] % width, 0)
+                plan = daemon.ok("--json", "plan", "--model", path, "--dtype", dtype, "--reduce-dtype", reduce,
+                                 "--strategy", "zero3", "--ranks", 2, "--seq-len", 32).json
+                part, tags = (plan["parameters"] + plan["padding"]) // 2, plan["memory"][0]["tags"]
+                self.assertEqual(tags["params"]["planned"], (4 if dtype == "fp32" else 2) * part)
+                self.assertEqual(tags["optimizer"]["planned"], (8 if dtype == "fp32" else 12) * part)
         for name, loss in losses.items():
             self.assertAlmostEqual(loss / losses["fp32-fp32"], 1, delta=0.02, msg=name)
 
     def test_an_overflow_skips_the_step_and_halves_the_scale(self):
         daemon = self.daemon()
         path, _ = self.model(daemon, "m")
-        self.trained(daemon, "o", path, count(12, 6), "--dtype", "fp16", "--initial-scale-power", 40, "--hysteresis", 1)
+        self.trained(daemon, "o", path, count(12, 6), "--dtype", "fp16", "--initial-scale-power", 32, "--hysteresis", 1)
         history = daemon.history("o")
         skipped = [step for step in history if step["skipped"]]
         self.assertTrue(skipped)
-        self.assertEqual(history[0]["loss_scale"], 2.0 ** 40)
+        self.assertEqual(history[0]["loss_scale"], 2.0 ** 32)
         for before, after in zip(history, history[1:]):
             self.assertEqual(after["loss_scale"], before["loss_scale"] / (2 if before["skipped"] else 1))
         job = daemon.status()["jobs"][0]
@@ -439,10 +445,10 @@ class BadModels(harness.BystanderCase):
         missing = dict(self.tensors)
         missing.pop("model.layers.1.mlp.up_proj.weight")
         checkpoint.write_safetensors(name, missing)
-        self.refused("model.safetensors", "model.layers.1.mlp.up_proj.weight")
+        self.refused(self.path, "model.layers.1.mlp.up_proj.weight")
         more = dict(self.tensors, **{"model.layers.2.mlp.up_proj.weight": self.tensors["model.norm.weight"]})
         checkpoint.write_safetensors(name, more)
-        self.refused("model.safetensors", "model.layers.2.mlp.up_proj.weight")
+        self.refused(self.path, "model.layers.2.mlp.up_proj.weight")
 
     def test_index(self):
         path = self.path + "-cut"
