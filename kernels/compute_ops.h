@@ -114,11 +114,11 @@ typedef struct shd_compute_ops {
     void (*embedding_forward)(const shd_opctx *, void *out, const void *wte, const void *wpe,
                               const int32_t *ids, int64_t R, int64_t T, int64_t C, int64_t pos0);
     /* dwte[V,C] and dwpe[P,C] (+)= for pos0 = 0; rows with equal index are added in row order, in
-     * fp32. With acc == 0 the whole of dwte and dwpe is overwritten (rows not hit become 0). Either
-     * may be NULL. */
+     * fp32. Rows of index `pad` add nothing to dwte (-1: there is none). With acc == 0 the whole of
+     * dwte and dwpe is overwritten (rows not hit become 0). Either may be NULL. */
     void (*embedding_backward)(const shd_opctx *, void *dwte, void *dwpe, const void *dout,
                                const int32_t *ids, int64_t R, int64_t T, int64_t C, int64_t V,
-                               int64_t P, int acc_wte, int acc_wpe, void *ws);
+                               int64_t P, int64_t pad, int acc_wte, int acc_wpe, void *ws);
     size_t (*embedding_backward_ws)(const shd_opctx *, int64_t R, int64_t V);
 
     /* ---- rotary positions (Su et al. 2021), Hugging Face's pairing (i, i + D/2) ---- */

@@ -100,7 +100,7 @@ static void null_embedding_forward(const shd_opctx *ctx, void *out, const void *
 
 static void null_embedding_backward(const shd_opctx *ctx, void *dwte, void *dwpe, const void *dout,
                                     const int32_t *ids, int64_t R, int64_t T, int64_t C, int64_t V,
-                                    int64_t P, int acc_wte, int acc_wpe, void *ws)
+                                    int64_t P, int64_t pad, int acc_wte, int acc_wpe, void *ws)
 {
 }
 

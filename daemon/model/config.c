@@ -14,6 +14,7 @@ shd_model_config shd_model_config_gpt2(int64_t n_layer, int64_t n_head, int64_t 
         .d_ff = 4 * d_model,
         .context = context,
         .vocab = vocab,
+        .pad = -1,
         .norm_eps = 1e-5f,
         .init_range = 0.02f,
         .tied = 1,
@@ -38,6 +39,7 @@ shd_model_config shd_model_config_llama(int64_t n_layer, int64_t n_head, int64_t
         .d_ff = d_ff,
         .context = context,
         .vocab = vocab,
+        .pad = -1,
         .norm_eps = 1e-5f,
         .init_range = 0.02f,
         .activation = SHD_ACT_SILU,
@@ -74,6 +76,9 @@ static int check_gpt2(const shd_model_config *c, shd_error *err)
     if (c->head_dim * c->n_head != c->d_model) {
         return shd_fail(err, SHD_EINVAL, "model: head_dim %lld: gpt2 has d_model / n_head, %lld",
                         (long long)c->head_dim, (long long)(c->d_model / c->n_head));
+    }
+    if (c->pad >= 0) {
+        return shd_fail(err, SHD_EINVAL, "model: pad is %lld; gpt2 has none", (long long)c->pad);
     }
     if (c->activation == SHD_ACT_SILU) {
         return shd_fail(err, SHD_EINVAL, "model: gpt2 has no activation silu; use gelu");
@@ -136,6 +141,10 @@ int shd_model_check(const shd_model_config *c, shd_error *err)
     SHD_TRY(check_size("context", c->context, SHD_MODEL_MAX_CONTEXT, err));
     SHD_TRY(check_size("vocab", c->vocab, SHD_MODEL_MAX_VOCAB, err));
     SHD_TRY(check_size("d_ff", c->d_ff, SHD_MODEL_MAX_INNER, err));
+    if (c->pad < -1 || c->pad >= c->vocab) {
+        return shd_fail(err, SHD_EINVAL, "model: pad is %lld; it must be -1 or a token below %lld",
+                        (long long)c->pad, (long long)c->vocab);
+    }
     if (!(c->norm_eps > 0.0f) || c->norm_eps > 1.0f) {
         return shd_fail(err, SHD_EINVAL, "model: norm_eps %g must be above 0 and at most 1",
                         (double)c->norm_eps);

@@ -54,6 +54,7 @@ typedef struct shd_model_config {
     int64_t d_ff;    /* inner width of the feed-forward part */
     int64_t context; /* longest sequence */
     int64_t vocab;
+    int64_t pad; /* token whose embedding starts at 0 and gets no gradient; -1: none */
     float norm_eps;
     float init_range; /* standard deviation of random initialisation */
     int tied;         /* the head is the token table */

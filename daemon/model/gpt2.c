@@ -105,7 +105,7 @@ static shd_tensor *block(const shd_model *m, shd_tape *tape, shd_tensor *const *
 static shd_tensor *embedding(shd_tape *tape, shd_tensor *const *p, const shd_model_input *in)
 {
     shd_tensor *x = shd_tape_embedding(tape, p[WTE], p[WPE], in->ids, in->sequences * in->tokens,
-                                       in->tokens, shd_model_first_position(in));
+                                       in->tokens, shd_model_first_position(in), -1);
     const shd_dropout drop = shd_model_dropout_at(in, 0, SHD_SITE_EMBEDDING);
     if (drop.p > 0) {
         shd_tensor *kept = shd_tape_dropout(tape, x, NULL, in->tokens, &drop);

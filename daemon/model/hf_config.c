@@ -416,6 +416,17 @@ static int read_rope(const reader *r, shd_model_config *c)
                     &rope->original_context);
 }
 
+/* PyTorch's padding_idx: from the end when negative. */
+static int read_pad(const reader *r, shd_model_config *c)
+{
+    if (find(r->root, "pad_token_id") == NULL) {
+        return 0;
+    }
+    SHD_TRY(read_int(r, r->root, "pad_token_id", -c->vocab, c->vocab - 1, &c->pad));
+    c->pad += c->pad < 0 ? c->vocab : 0;
+    return 0;
+}
+
 /* Which layers have a window: by name, or those from max_window_layers on. */
 static int read_layers(const reader *r, shd_model_config *c)
 {
@@ -514,6 +525,7 @@ static int read_llama(const reader *r, shd_model_config *c)
     SHD_TRY(read_float(r, "rms_norm_eps", 0, &c->norm_eps));
     SHD_TRY(read_activation(r, "hidden_act", &c->activation));
     SHD_TRY(read_rope(r, c));
+    SHD_TRY(read_pad(r, c));
     if (r->arch == SHD_ARCH_LLAMA || r->arch == SHD_ARCH_QWEN3) {
         SHD_TRY(read_bool(r, "attention_bias", &c->qkv_bias));
         c->o_bias = c->qkv_bias;

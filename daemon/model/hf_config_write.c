@@ -149,6 +149,8 @@ char *shd_hf_config_write(const shd_model_config *config, const char *dtype)
      * may lie outside of this vocabulary. */
     json_object_set_new(out, "bos_token_id", json_null());
     json_object_set_new(out, "eos_token_id", json_null());
+    json_object_set_new(out, "pad_token_id",
+                        config->pad >= 0 ? json_integer(config->pad) : json_null());
     set_text(out, "torch_dtype", dtype);
     char *text = dump(out, 15);
     json_decref(out);

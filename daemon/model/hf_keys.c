@@ -26,6 +26,7 @@ static const struct {
     {"tie_word_embeddings", ALL},
     {"bos_token_id", ALL},
     {"eos_token_id", ALL},
+    {"pad_token_id", ALL},
     {"dtype", ALL},
     {"torch_dtype", ALL},
     {"n_positions", GPT2},
@@ -75,8 +76,7 @@ static const struct {
 };
 
 /* Keys that do not change the numbers of training, evaluation or logits: how others run, label or
- * sample the model. Dropout is the job's to choose (--dropout). A padding token is one like any
- * other here: batches are masked by their targets. */
+ * sample the model. Dropout is the job's to choose (--dropout). */
 static const char *const harmless[] = {
     /* dropout */
     "attention_dropout",
@@ -124,7 +124,6 @@ static const char *const harmless[] = {
     "summary_type",
     "summary_use_proj",
     /* tokens and sampling */
-    "pad_token_id",
     "sep_token_id",
     "cls_token_id",
     "decoder_start_token_id",

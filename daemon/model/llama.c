@@ -107,6 +107,7 @@ static void llama_build(shd_model *m)
     block_param block[BLOCK_PARAMS];
     block_params(c, block);
     shd_model_add_param(m, FIRST_UNIT, c->vocab, C, 0, c->init_range, "model.embed_tokens.weight");
+    m->params[EMBED].zero_row = c->pad;
     shd_model_add_param(m, last, C, 0, 1, 0, "model.norm.weight");
     for (int64_t n = 0; n < L; n++) {
         for (int i = 0; i < BLOCK_PARAMS; i++) {
@@ -180,7 +181,7 @@ static void llama_forward(const shd_model *m, uint32_t segment, shd_tape *tape,
     const shd_model_config *c = &m->config;
     if (segment == 0) {
         *x = shd_tape_embedding(tape, params[EMBED], NULL, in->ids, in->sequences * in->tokens,
-                                in->tokens, shd_model_first_position(in));
+                                in->tokens, shd_model_first_position(in), c->pad);
         return;
     }
     if (segment == m->n_segments - 1) {

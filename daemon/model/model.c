@@ -49,7 +49,8 @@ void shd_model_add_param(shd_model *model, uint32_t unit, int64_t rows, int64_t 
                              .unit = unit,
                              .decay = cols > 0,
                              .init_mean = mean,
-                             .init_std = std};
+                             .init_std = std,
+                             .zero_row = -1};
     va_list args;
     va_start(args, fmt);
     vsnprintf(info->name, sizeof info->name, fmt, args);

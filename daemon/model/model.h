@@ -21,6 +21,7 @@ typedef struct shd_param_info {
     int decay;       /* weight decay applies (matrices and tables; not norms and biases) */
     float init_mean; /* constant where init_std is 0 */
     float init_std;
+    int64_t zero_row; /* this row of a random table is 0; -1: none */
 } shd_param_info;
 
 /* Which random numbers dropout takes; see shd_dropout. Off: p = 0. */

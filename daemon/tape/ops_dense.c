@@ -13,14 +13,14 @@ static int backward_embedding(shd_tape *tape, shd_node *node)
     if (tape->rc == 0) {
         tape->ops->embedding_backward(tape->ctx, dwte, dwpe, out->grad, node->ids, R, node->n0,
                                       out->shape[1], wte->shape[0], wpe != NULL ? wpe->shape[0] : 0,
-                                      acc_wte, acc_wpe, ws);
+                                      node->n1, acc_wte, acc_wpe, ws);
     }
     shd_arena_release(tape->arena, ws);
     return tape->rc;
 }
 
 shd_tensor *shd_tape_embedding(shd_tape *tape, shd_tensor *wte, shd_tensor *wpe, const int32_t *ids,
-                               int64_t rows, int64_t tokens, int64_t pos0)
+                               int64_t rows, int64_t tokens, int64_t pos0, int64_t pad)
 {
     if (tape->rc < 0) {
         return NULL;
@@ -44,7 +44,8 @@ shd_tensor *shd_tape_embedding(shd_tape *tape, shd_tensor *wte, shd_tensor *wpe,
                                         .in = {wte, wpe},
                                         .out = out,
                                         .ids = ids,
-                                        .n0 = tokens});
+                                        .n0 = tokens,
+                                        .n1 = pad});
     }
     return out;
 }

@@ -98,9 +98,10 @@ void shd_tape_move_grad(shd_tape *tape, shd_tensor *from, shd_tensor *to);
 /* ---- ops; all return a new tensor with one handle, or NULL ---- */
 
 /* out[R,C] = wte[ids] + wpe[pos0 + r % T]; R = rows, T = tokens per sequence. wte [V,C], wpe [P,C]
- * or NULL. `ids` is device memory that outlives backward. pos0 is 0 when recording with wpe. */
+ * or NULL. `ids` is device memory that outlives backward. pos0 is 0 when recording with wpe.
+ * Rows of index `pad` give wte no gradient (PyTorch's padding_idx); -1: there is none. */
 shd_tensor *shd_tape_embedding(shd_tape *tape, shd_tensor *wte, shd_tensor *wpe, const int32_t *ids,
-                               int64_t rows, int64_t tokens, int64_t pos0);
+                               int64_t rows, int64_t tokens, int64_t pos0, int64_t pad);
 
 /* Layer norm over the last axis of x [R,C] with gain w [C] and bias b [C]. */
 shd_tensor *shd_tape_layernorm(shd_tape *tape, shd_tensor *x, shd_tensor *w, shd_tensor *b,

@@ -27,7 +27,7 @@ struct shd_node {
     const int32_t *ids;
     float *losses;
     const float *inv_freq;
-    int64_t n0, n1; /* tokens, layout, head_dim, pos0 */
+    int64_t n0, n1; /* tokens, layout, head_dim, pos0, padding token */
     shd_attn_spec attn;
     shd_dropout dropout;
 };

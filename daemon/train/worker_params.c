@@ -64,6 +64,12 @@ static int fill_fp32(shd_worker *w, uint32_t index, int64_t first, int64_t n, fl
     if (info->init_std > 0) {
         ops->fill_normal(ctx, dst, n, shd_worker_spec(w)->seed, SHD_STREAM(SHD_STREAM_INIT, index),
                          first, info->init_mean, info->init_std);
+        const int64_t cols = info->shape[1], row = info->zero_row * cols;
+        const int64_t begin = row > first ? row : first;
+        const int64_t end = row + cols < first + n ? row + cols : first + n;
+        if (info->zero_row >= 0 && begin < end) {
+            ops->fill_constant(ctx, dst + (begin - first), end - begin, 0.0f);
+        }
     } else {
         ops->fill_constant(ctx, dst, n, info->init_mean);
     }

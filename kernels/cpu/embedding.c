@@ -111,13 +111,16 @@ size_t SHD_FN(embedding_backward_ws)(const shd_opctx *ctx, int64_t R, int64_t V)
 
 void SHD_FN(embedding_backward)(const shd_opctx *ctx, void *dwte, void *dwpe, const void *dout,
                                 const int32_t *ids, int64_t R, int64_t T, int64_t C, int64_t V,
-                                int64_t P, int acc_wte, int acc_wpe, void *ws)
+                                int64_t P, int64_t pad, int acc_wte, int acc_wpe, void *ws)
 {
     backward_args t = {.dout = dout, .ids = ids, .R = R, .T = T, .C = C};
     if (dwte != NULL) {
         int32_t *head = ws, *next = head + V;
         memset(head, -1, (size_t)V * sizeof(*head));
         for (int64_t r = R - 1; r >= 0; r--) {
+            if (ids[r] == pad) {
+                continue;
+            }
             next[r] = head[ids[r]];
             head[ids[r]] = (int32_t)r;
         }

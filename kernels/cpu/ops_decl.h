@@ -115,7 +115,7 @@ void SHD_FN(embedding_forward)(const shd_opctx *ctx, void *out, const void *wte,
                                const int32_t *ids, int64_t R, int64_t T, int64_t C, int64_t pos0);
 void SHD_FN(embedding_backward)(const shd_opctx *ctx, void *dwte, void *dwpe, const void *dout,
                                 const int32_t *ids, int64_t R, int64_t T, int64_t C, int64_t V,
-                                int64_t P, int acc_wte, int acc_wpe, void *ws);
+                                int64_t P, int64_t pad, int acc_wte, int acc_wpe, void *ws);
 size_t SHD_FN(embedding_backward_ws)(const shd_opctx *ctx, int64_t R, int64_t V);
 
 /* attention.c */

@@ -14,7 +14,7 @@ static bool Same(const shd_model_config &a, const shd_model_config &b)
     }
     return a.arch == b.arch && a.n_layer == b.n_layer && a.n_head == b.n_head &&
            a.n_kv_head == b.n_kv_head && a.head_dim == b.head_dim && a.d_model == b.d_model &&
-           a.d_ff == b.d_ff && a.context == b.context && a.vocab == b.vocab &&
+           a.d_ff == b.d_ff && a.context == b.context && a.vocab == b.vocab && a.pad == b.pad &&
            a.norm_eps == b.norm_eps && a.init_range == b.init_range && a.tied == b.tied &&
            a.activation == b.activation && a.scale_attn == b.scale_attn &&
            a.scale_attn_by_layer == b.scale_attn_by_layer && a.qkv_bias == b.qkv_bias &&

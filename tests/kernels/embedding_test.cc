@@ -71,7 +71,7 @@ TEST(Embedding, BackwardAddsRowsInOrder)
                            b = acc_wpe ? pe : Garbage(s.P * s.C);
                     std::vector<char> ws(ops->embedding_backward_ws(ctx, s.R, s.V));
                     ops->embedding_backward(ctx, a.data(), b.data(), dout.data(), ids.data(), s.R,
-                                            s.T, s.C, s.V, s.P, acc_wte, acc_wpe, ws.data());
+                                            s.T, s.C, s.V, s.P, -1, acc_wte, acc_wpe, ws.data());
                     return Concat({a, b});
                 },
                 want, 0.0, "embedding_backward");
@@ -88,10 +88,24 @@ TEST(Embedding, BackwardWithoutPositions)
             Floats dwte = Garbage(6);
             std::vector<char> ws(ops->embedding_backward_ws(ctx, 3, 3));
             ops->embedding_backward(ctx, dwte.data(), nullptr, dout.data(), ids.data(), 3, 3, 2, 3,
-                                    0, 0, 0, ws.data());
+                                    0, -1, 0, 0, ws.data());
             return dwte;
         },
         {5, 6, 4, 6, 0, 0}, 0.0, "embedding_backward without positions");
+    for (int acc : {0, 1}) {
+        ExpectOp(
+            [&](const shd_compute_ops *ops, const shd_opctx *ctx) {
+                Floats dwte = acc ? Floats{7, 8, 9, 10, 11, 12} : Garbage(6);
+                Floats dwpe = Garbage(6);
+                std::vector<char> ws(ops->embedding_backward_ws(ctx, 3, 3));
+                ops->embedding_backward(ctx, dwte.data(), dwpe.data(), dout.data(), ids.data(), 3,
+                                        3, 2, 3, 3, 1, acc, 0, ws.data());
+                return Concat({dwte, dwpe});
+            },
+            acc ? Doubles{12, 14, 9, 10, 11, 12, 1, 2, 3, 4, 5, 6}
+                : Doubles{5, 6, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6},
+            0.0, "embedding_backward of a padding token");
+    }
 }
 
 } // namespace

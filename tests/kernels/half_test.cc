@@ -186,7 +186,7 @@ TEST(Half, Embedding)
                 Elts dwpe(ops, acc ? Rounded(d, pe) : Garbage(P * C));
                 std::vector<char> ws(ops->embedding_backward_ws(ctx, R, V));
                 ops->embedding_backward(ctx, dwte.data(), dwpe.data(), de.data(), ids.data(), R, T,
-                                        C, V, P, acc, acc, ws.data());
+                                        C, V, P, -1, acc, acc, ws.data());
                 return Concat({out.floats(), dwte.floats(), dwpe.floats()});
             },
             0.0, "embedding"); /* the same additions in the same order */

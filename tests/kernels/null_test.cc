@@ -69,7 +69,7 @@ TEST(NullOps, ComputeTouchesNoMemory)
         null->rmsnorm_forward(ctx.get(), p, p, p, p, 32, 32, 1e-5f);
         null->rmsnorm_backward(ctx.get(), p, p, p, p, p, p, 32, 32, 1, 1, p);
         null->embedding_forward(ctx.get(), p, p, p, ids, 32, 32, 32, 0);
-        null->embedding_backward(ctx.get(), p, p, p, ids, 32, 32, 32, 32, 32, 0, 0, p);
+        null->embedding_backward(ctx.get(), p, p, p, ids, 32, 32, 32, 32, 32, -1, 0, 0, p);
         null->rope(ctx.get(), p, p, 32, 32, 2, 16, 0, p, 1, 1);
         null->attention_forward(ctx.get(), p, p, p, p, p, &s, p);
         null->attention_backward(ctx.get(), p, p, p, p, p, p, p, p, p, &s, p);

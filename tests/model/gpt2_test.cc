@@ -246,6 +246,10 @@ TEST(Refusals, HeadsThatDoNotDivideAndBadNormEps)
     EXPECT_EQ(SHD_EINVAL, shd_model_create(&config, &model, &err));
     EXPECT_NE(std::string::npos, std::string(err.message).find("head_dim 8")) << err.message;
     config = kOdd;
+    config.pad = 3;
+    EXPECT_EQ(SHD_EINVAL, shd_model_create(&config, &model, &err));
+    EXPECT_NE(std::string::npos, std::string(err.message).find("pad is 3")) << err.message;
+    config = kOdd;
     config.activation = SHD_ACT_SILU;
     EXPECT_EQ(SHD_EINVAL, shd_model_create(&config, &model, &err));
     for (float bad : {-0.1f, 1.5f, NAN}) {

@@ -173,6 +173,7 @@ TEST(HfConfig, WhatIsWrittenReadsBackTheSame)
     odd = shd_model_config_llama(3, 6, 35, 51, 19, 97);
     odd.n_kv_head = 2;
     odd.head_dim = 10;
+    odd.pad = 96;
     odd.qkv_bias = odd.o_bias = odd.mlp_bias = 1;
     odd.rope = {SHD_ROPE_LINEAR, 12345.678, 1.5, 0, 0, 0};
     configs.push_back(odd);
@@ -197,6 +198,7 @@ TEST(HfConfig, WhatIsWrittenReadsBackTheSame)
         EXPECT_EQ(want.d_ff, got.d_ff);
         EXPECT_EQ(want.context, got.context);
         EXPECT_EQ(want.vocab, got.vocab);
+        EXPECT_EQ(want.pad, got.pad);
         EXPECT_EQ(want.norm_eps, got.norm_eps) << json;
         EXPECT_EQ(want.init_range, got.init_range);
         EXPECT_EQ(want.tied, got.tied);
@@ -244,6 +246,15 @@ TEST(HfConfig, ValuesThatAreLeftOutAreTransformersOwn)
     Read mistral(With(kMistral, "sliding_window", "null"));
     ASSERT_EQ(0, mistral.rc) << mistral.err.message;
     EXPECT_EQ(0, mistral.config.sliding_window);
+}
+
+TEST(HfConfig, PaddingTokens)
+{
+    EXPECT_EQ(-1, Read(kQwen3).config.pad);
+    EXPECT_EQ(7, Read(With(kQwen3, "pad_token_id", "7")).config.pad);
+    EXPECT_EQ(151935, Read(With(kQwen3, "pad_token_id", "-1")).config.pad) << "as PyTorch counts";
+    EXPECT_EQ(-1, Read(With(kGpt2, "pad_token_id", "7")).config.pad) << "GPT-2's table has none";
+    EXPECT_EQ(0, Read(With(kGpt2, "pad_token_id", "50257")).rc);
 }
 
 TEST(HfConfig, WindowsOfQwenGoByLayer)
@@ -360,6 +371,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{kLlama32, "residual_multiplier", "0.5", kNot},
         Refused{kLlama32, "logits_scaling", "8.0", kNot},
         Refused{kSmolLm2, "rope_interleaved", "true", kNot},
+        Refused{kSmolLm2, "pad_token_id", "49152", kBad},
+        Refused{kSmolLm2, "pad_token_id", "-49153", kBad},
+        Refused{kSmolLm2, "pad_token_id", "\"<pad>\"", kBad},
         Refused{kMistral, "sliding_window", "0", kBad},
         Refused{kMistral, "sliding_window", "-4096", kBad},
         Refused{kMistral, "attention_bias", "true", kNot},

@@ -170,6 +170,9 @@ TEST(LlamaRefusals, NameTheFieldAndTheValue)
     c.head_dim = 0;
     ExpectRefused(c, "head_dim is 0");
     c = Odd();
+    c.pad = 97;
+    ExpectRefused(c, "pad is 97");
+    c = Odd();
     c.activation = SHD_ACT_GELU;
     ExpectRefused(c, "silu");
     c = Odd();

@@ -329,7 +329,7 @@ class Taped
     T embedding(T wte, T wpe, const std::vector<int32_t> &ids, int64_t tokens)
     {
         return shd_tape_embedding(tape, wte, wpe, ids.data(), static_cast<int64_t>(ids.size()),
-                                  tokens, 0);
+                                  tokens, 0, -1);
     }
     T layernorm(T x, T w, T b, float eps)
     {

@@ -195,7 +195,7 @@ TEST(Memory, FewerRowsNeverTakeMore)
             table.shape[0] = vocab;
             table.shape[1] = 8;
             table.is_param = table.requires_grad = 1;
-            shd_tensor *h = shd_tape_embedding(tape, &table, nullptr, nullptr, rows, rows, 0);
+            shd_tensor *h = shd_tape_embedding(tape, &table, nullptr, nullptr, rows, rows, 0, -1);
             shd_tape_cross_entropy(tape, h, &table, nullptr, nullptr);
             ASSERT_EQ(0, shd_tape_error(tape, nullptr));
             const uint64_t peak = shd_arena_total_peak(arena);

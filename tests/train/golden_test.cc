@@ -152,6 +152,26 @@ TEST_P(Golden, TwentySteps)
     }
 }
 
+// As transformers initialises a table with a padding token, whatever the cut into ranks.
+TEST(RandomInitialisation, RowOfThePaddingTokenIsZero)
+{
+    std::vector<std::vector<float>> one;
+    for (uint32_t world : {1u, 2u, 3u}) {
+        shd_spec spec = shd::SmallSpec(world == 3 ? "zero3" : "zero1", world);
+        spec.model = shd_model_config_llama(2, 4, 24, 40, 19, 97);
+        spec.model.pad = 41;
+        shd::Engine engine(spec);
+        const std::vector<std::vector<float>> params = engine.Params();
+        for (size_t i = 0; i < params[0].size(); i++) {
+            EXPECT_EQ(i / 24 == 41, params[0][i] == 0.0f) << world << " " << i;
+        }
+        if (world == 1) {
+            one = params;
+        }
+        EXPECT_EQ(one, params) << world;
+    }
+}
+
 std::string NameOf(const testing::TestParamInfo<Case> &tested)
 {
     return std::string(tested.param.file) + "_" + tested.param.strategy + "_W" +
