@@ -90,15 +90,14 @@ static int idle(const char *flag, int given, const char *with, shd_error *err)
                  : 0;
 }
 
-/* How documents are read, where none are: a resolved specification has the defaults, so only what
- * differs from them is refused. */
+/* How documents are read, where none are; a resolved specification says "auto" and no more. */
 static int check_no_data(const Shard__V1__JobSpec *in, const shd_spec *out, shd_error *err)
 {
     if (in->data[0] != '\0') {
         return 0;
     }
     SHD_TRY(idle("data-format", out->data_format != SHD_DATA_AUTO, "no --data", err));
-    return idle("packing", !out->packing, "no --data", err);
+    return idle("packing", in->has_packing_case, "no --data", err);
 }
 
 static int check_unsupported(const Shard__V1__JobSpec *in, shd_error *err)
@@ -369,7 +368,6 @@ static int resolve_freeze(const Shard__V1__JobSpec *in, shd_spec *out, shd_error
 
 static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
 {
-    const char *no_data = "batches from clients (no --data)";
     out->eval_every = in->has_eval_every_case ? in->eval_every : 0;
     SHD_TRY(whole("eval-every", out->eval_every, 0, MAX_STEPS, err));
     out->eval_batches = in->has_eval_batches_case ? in->eval_batches : 64;
@@ -378,10 +376,6 @@ static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *
         SHD_TRY(idle("eval-batches", in->has_eval_batches_case, "--eval-every 0", err));
     }
     if (out->data_path == NULL) {
-        if (strcmp(in->data_format, "auto") != 0) {
-            SHD_TRY(idle("data-format", in->data_format[0] != '\0', no_data, err));
-        }
-        SHD_TRY(idle("packing", in->has_packing_case, no_data, err));
         if (out->eval_every > 0 || in->eval_data[0] != '\0' ||
             (in->has_eval_split_case && in->eval_split != 0)) {
             return shd_fail(err, SHD_EINVAL,
