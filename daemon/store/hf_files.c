@@ -11,6 +11,7 @@
 enum {
     MAX_INDEX = 64 << 20, /* bytes of an index */
     MAX_VALUE = 64 << 10, /* bytes of one of its values beside the weight map */
+    MAX_TENSORS = 1 << 18,
     MAX_FILE_NAME = 255,
     SHOWN = 120 /* characters of a name in a message */
 };
@@ -79,6 +80,11 @@ static int read_weight_map(index_table *index, shd_json_walk *walk, shd_error *e
     char *name, *shard;
     int rc = shd_json_walk_enter(&inner, err);
     while (rc == 0 && (rc = shd_json_walk_next(&inner, &name, err)) > 0) {
+        if (index->n == MAX_TENSORS) {
+            free(name);
+            rc = shd_fail(err, SHD_EDATA, "it names more than %d tensors", MAX_TENSORS);
+            break;
+        }
         if (index->n == index->cap) {
             index->cap = index->cap > 0 ? 2 * index->cap : 64;
             index->entries = shd_reallocarray(index->entries, index->cap, sizeof(*index->entries));

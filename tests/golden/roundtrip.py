@@ -154,6 +154,12 @@ def main():
                     daemon.end(name)
         base = transformers.GPT2Model(configs()["gpt2"]).eval()
         base.save_pretrained(path("base"))
+        with open(os.path.join(path("base"), "config.json"), "r+", encoding="utf-8") as file:
+            config = json.load(file)  # as GPT-2 was published: the whole model by its name, the base's names inside
+            config["architectures"] = ["GPT2LMHeadModel"]
+            file.seek(0)
+            json.dump(config, file)
+            file.truncate()
         daemon.start("base", path("base"))
         daemon.export("base", path("base-out"))
         same("base", load(path("base-out"), transformers.GPT2Model), base)

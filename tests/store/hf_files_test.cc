@@ -154,6 +154,20 @@ TEST(HfFiles, EveryWrongIndexHasItsOwnError)
     }
 }
 
+TEST(HfFiles, AnIndexWithoutEnd)
+{
+    files::Directory dir;
+    std::string index = "{\"weight_map\":{\"a\":\"s1\"";
+    for (int i = 0; i < 1 << 18; i++) {
+        index += ",\"" + std::to_string(i) + "\":\"s1\"";
+    }
+    files::Write(dir / "model.safetensors.index.json", index + "}}");
+    shd_error err;
+    EXPECT_FALSE(Open(dir, &err));
+    EXPECT_EQ(err.code, SHD_EDATA);
+    EXPECT_NE(strstr(err.message, "more than 262144 tensors"), nullptr) << err.message;
+}
+
 TEST(HfFiles, AFileThatMayNotBeReadIsNotTakenForAbsent)
 {
     files::Directory dir;
