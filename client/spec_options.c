@@ -27,8 +27,9 @@
 static const shc_option options[] = {
     STR("name", "NAME", name, SHC_TEXT, "of the job; default: its id"),
     STR("model", "MODEL", model, SHC_PRESET,
-        "a Hugging Face directory, or gpt-byte-1m, gpt-byte-10m, gpt2, gpt2-medium, gpt2-large, "
-        "gpt2-xl; what has a slash or is a directory is a directory"),
+        "a Hugging Face directory (what has a slash or is a directory), or a shape with random "
+        "weights: gpt-byte-1m|10m, gpt2, gpt2-medium|large|xl, smollm2-135m|360m|1.7b, llama-2-7b, "
+        "llama-3.1-8b, llama-3.2-1b|3b, mistral-7b, qwen2.5-0.5b|1.5b, qwen3-0.6b|1.7b"),
     STR("init-from", "SOURCE", init_from, SHC_PRESET,
         "pretrained (default for a directory), random (default for a preset), or another "
         "directory of the same shapes"),
@@ -86,7 +87,7 @@ static const shc_option options[] = {
      .help = "parameters that are not trained, by name with * and ?, such as '*.mlp.*'; a list "
              "with commas, and may be given again"},
     NUM("dropout", "P", dropout, DROPOUT, SHC_NUM, 0, 1,
-        "on embeddings, attention and residual branches; default 0"),
+        "gpt2: on embeddings, attention and residual branches; others: on attention; default 0"),
     STR("dtype", "TYPE", dtype, SHC_TEXT,
         "of computing and of gathered parameters: fp32 (default), bf16, fp16; masters and moments "
         "are fp32"),
