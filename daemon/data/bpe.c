@@ -342,7 +342,7 @@ void shd_bpe_word(const shd_bpe *bpe, shd_bpe_cache *c, const char *word, size_t
                                               : merge_long(bpe, c, symbols->items, symbols->n);
     }
     shd_ids_append(ids, symbols->items, symbols->n);
-    if (n > 0 && n <= CACHE_TEXT && symbols->n <= CACHE_IDS) {
+    if (n <= CACHE_TEXT && symbols->n > 0 && symbols->n <= CACHE_IDS) {
         e->size = (uint8_t)n;
         e->n = (uint8_t)symbols->n;
         memcpy(e->text, word, n);

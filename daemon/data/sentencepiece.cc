@@ -3,6 +3,7 @@
 
 #include <sentencepiece_processor.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -65,6 +66,19 @@ const char *shd_sp_piece(const shd_sp *sp, int32_t id, size_t *n, shd_sp_kind *k
             : sp->processor.IsByte(id)    ? SHD_SP_BYTE
                                           : SHD_SP_TEXT;
     return piece.c_str();
+}
+
+int shd_sp_merges(const shd_sp *sp)
+{
+    int text = 0;
+    for (int id = 0; id < sp->processor.GetPieceSize(); id++) {
+        const float score = sp->processor.GetScore(id);
+        if (score != std::floor(score)) {
+            return 0;
+        }
+        text += score < 0;
+    }
+    return text > 0;
 }
 
 char *shd_sp_decode(const shd_sp *sp, const int32_t *ids, size_t n, size_t *size)

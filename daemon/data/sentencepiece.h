@@ -29,6 +29,8 @@ int32_t shd_sp_bos(const shd_sp *sp); /* -1: none */
 int32_t shd_sp_eos(const shd_sp *sp);
 /* The text of piece `id`, with U+2581 for spaces; lives as long as `sp`. */
 const char *shd_sp_piece(const shd_sp *sp, int32_t id, size_t *n, shd_sp_kind *kind);
+/* Is it a model of merges (BPE), whose scores are ranks? */
+int shd_sp_merges(const shd_sp *sp);
 /* What the library makes of ids[n]; to be freed. */
 char *shd_sp_decode(const shd_sp *sp, const int32_t *ids, size_t n, size_t *size);
 

@@ -192,6 +192,30 @@ static int takes_space_off(const shd_tokenizer *tok)
     return 0;
 }
 
+/* Is every word with the space before it tokenized apart? So it is with merges, when no piece has a
+ * space behind something else, a space is a piece, and a text that begins with a word gets a space
+ * itself. Unigram models add up scores along the whole text, whose rounding depends on where it
+ * begins. */
+static int cuts_at_spaces(const shd_tokenizer *tok)
+{
+    int space = 0;
+    for (uint32_t id = 0; id < tok->vocab; id++) {
+        const shd_piece *piece = &tok->pieces[id];
+        size_t n, spaces = 0;
+        shd_sp_kind kind;
+        shd_sp_piece(tok->sp, (int32_t)id, &n, &kind);
+        while (spaces < piece->size && piece->text[spaces] == ' ') {
+            spaces++;
+        }
+        if (kind == SHD_SP_TEXT &&
+            memchr(piece->text + spaces, ' ', piece->size - spaces) != NULL) {
+            return 0;
+        }
+        space |= kind == SHD_SP_TEXT && piece->size == 1 && spaces == 1;
+    }
+    return space && tok->leading_space && shd_sp_merges(tok->sp);
+}
+
 static int read_sentencepiece(shd_tokenizer *tok, const char *bytes, size_t n, shd_error *err)
 {
     SHD_TRY(shd_sp_create(bytes, n, &tok->sp, err));
@@ -199,6 +223,7 @@ static int read_sentencepiece(shd_tokenizer *tok, const char *bytes, size_t n, s
         SHD_TRY(read_piece(tok, id, err));
     }
     tok->leading_space = takes_space_off(tok);
+    tok->cuts_at_spaces = cuts_at_spaces(tok);
     tok->bos = shd_sp_bos(tok->sp);
     tok->eos = shd_sp_eos(tok->sp);
     return 0;

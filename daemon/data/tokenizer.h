@@ -7,7 +7,12 @@
  *
  * Invalid UTF-8 in the text: every maximal subpart of an ill-formed sequence counts as one U+FFFD
  * (Unicode 15, section 3.9, "U+FFFD Substitution of Maximal Subparts"). For `bytes` every byte is
- * what it is. Unicode properties and normal forms are those of the system's libraries. */
+ * what it is.
+ *
+ * Unicode properties are those of PCRE2, normal forms those of libunistring (Unicode 14 on Debian
+ * 12). The `tokenizers` library carries tables of other versions: ids can differ where a text has
+ * characters that one of them does not know, or marks whose order changed between them (of all
+ * characters of Unicode 13 under NFC: U+0EBA). */
 #ifndef SHD_DAEMON_DATA_TOKENIZER_H
 #define SHD_DAEMON_DATA_TOKENIZER_H
 

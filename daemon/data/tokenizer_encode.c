@@ -13,6 +13,9 @@
 #define AHEAD 4096u
 #define TRIES 16
 
+/* Bytes that go to sentencepiece at a time, where a text can be cut. */
+#define SP_PART 8192u
+
 /* A word that a stage makes may reach over the cut: the text cannot be cut here. */
 #define CROSSES 1
 
@@ -196,15 +199,50 @@ static int encode(shd_encoder *e, const char *text, size_t n, size_t n_ahead, sh
     return shd_added_split(e->tok->raw, text, n, on_raw, e);
 }
 
+static int is_graph(char c)
+{
+    return c > ' ' && c < 0x7f;
+}
+
+static int is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
 static void push(void *arg, int32_t id)
 {
     shd_ids_push(arg, id);
 }
 
+/* Is text[at] a single space between a visible character and a letter, all ASCII? The word behind
+ * it gets its space as a text's first word does. */
+static int is_between_words(const char *text, size_t n, size_t at)
+{
+    return at > 0 && at + 1 < n && text[at] == ' ' && is_graph(text[at - 1]) &&
+           is_letter(text[at + 1]);
+}
+
+/* The library takes much longer for one long text than for its parts. */
+static int encode_sp(const shd_encoder *e, const char *text, size_t n, shd_ids *ids, shd_error *err)
+{
+    while (e->tok->cuts_at_spaces && n > SP_PART) {
+        size_t at = SP_PART / 2;
+        while (at < n && !is_between_words(text, n, at)) {
+            at++;
+        }
+        if (at == n) {
+            break;
+        }
+        SHD_TRY(shd_sp_encode(e->tok->sp, text, at, push, ids, err));
+        text += at + 1;
+        n -= at + 1;
+    }
+    return shd_sp_encode(e->tok->sp, text, n, push, ids, err);
+}
+
 static int encode_whole(shd_encoder *e, const char *text, size_t n, shd_ids *ids, shd_error *err)
 {
-    return e->tok->sp != NULL ? shd_sp_encode(e->tok->sp, text, n, push, ids, err)
-                              : encode(e, text, n, 0, ids, err);
+    return e->tok->sp != NULL ? encode_sp(e, text, n, ids, err) : encode(e, text, n, 0, ids, err);
 }
 
 /* ---- whole texts ---- */
@@ -246,20 +284,27 @@ int shd_encoder_run(shd_encoder *e, const char *text, size_t n, unsigned flags, 
 
 /* ---- pieces ---- */
 
+/* The piece ends at the last space that words are cut at; the space belongs to what follows, which
+ * gets it again by itself. */
+static int sp_piece(shd_encoder *e, const char *text, size_t n, shd_ids *ids, size_t *taken,
+                    shd_error *err)
+{
+    size_t at = e->tok->cuts_at_spaces ? n : 0;
+    while (at > 0 && !is_between_words(text, n, at)) {
+        at--;
+    }
+    if (at == 0) {
+        return 0;
+    }
+    SHD_TRY(shd_encoder_run(e, text, at, 0, ids, err));
+    *taken = at + 1;
+    return 0;
+}
+
 /* Can texts be cut at all? */
 static int can_cut(const shd_tokenizer *tok)
 {
     return tok->bpe != NULL && (tok->n_forms == 0 || shd_added_empty(tok->normalized));
-}
-
-static int is_graph(char c)
-{
-    return c > ' ' && c < 0x7f;
-}
-
-static int is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
 /* The last line that begins before text[n]: a place between ASCII characters, with a letter behind
@@ -318,6 +363,9 @@ int shd_encoder_piece(shd_encoder *e, const char *text, size_t n, int last, shd_
         return 0;
     }
     SHD_TRY(check_size(n, err));
+    if (e->tok->sp != NULL) {
+        return sp_piece(e, text, n, ids, taken, err);
+    }
     const size_t before = ids->n;
     size_t at = n > AHEAD && can_cut(e->tok) ? n - AHEAD : 0;
     for (int i = 0; i < TRIES && (at = last_line(text, at)) > 0; i++) {

@@ -55,7 +55,9 @@ struct shd_tokenizer {
     uint32_t n_stages;
     shd_bpe *bpe;
 
-    shd_sp *sp; /* sentencepiece */
+    /* sentencepiece */
+    shd_sp *sp;
+    int cuts_at_spaces; /* words are tokenized apart: a text can be cut at a space */
 };
 
 /* Gives id its piece; text[n] is copied. SHD_EDATA when the id is taken or too large. */
