@@ -11,8 +11,9 @@
 extern "C" {
 #endif
 
-#define SHD_DOCUMENT_MAX                                                                           \
-    (256u << 20) /* bytes of a line of JSONL, or of a text that cannot be cut */
+/* Bytes of a line of JSONL, or of a text that cannot be cut: such a text is tokenized in one go,
+ * which a cancellation has to wait for. */
+#define SHD_DOCUMENT_MAX (16u << 20)
 
 /* Gives the next bytes of the file: at most n into buffer; *got is 0 at its end. */
 typedef int (*shd_read_fn)(void *arg, char *buffer, size_t n, size_t *got, shd_error *err);

@@ -39,7 +39,7 @@ typedef struct shd_tokenizer_files {
     size_t config_size;
 } shd_tokenizer_files;
 
-#define SHD_TOKENIZER_FILE_MAX (256u << 20) /* bytes of one file */
+#define SHD_TOKENIZER_FILE_MAX (64u << 20) /* bytes of one file */
 
 shd_tokenizer *shd_tokenizer_bytes(void);
 
