@@ -280,7 +280,9 @@ const shc_command shc_cmd_generate = {
     .syntax =
         {
             .name = "generate",
-            .about = "Writes text, or token ids, from the weights as they are; training goes on.",
+            .about =
+                "Writes text, or token ids, from the weights as they are; training goes on. The "
+                "model sees the last --seq-len tokens (of the job) of prompt and text.",
             .tables = {&table},
             .operands = {SHC_JOB_OPERAND(generate_args)},
         },
