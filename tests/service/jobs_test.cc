@@ -293,7 +293,7 @@ TEST_F(Jobs, TwoCreationsOfOneNameAtOnceMakeOneJob)
     Call a = create_async(Spec("race")), b = create_async(Spec("race"));
     turn_until([&] { return a->finished && b->finished; });
     /* Either may be admitted first: specifications are planned on the pool. */
-    Call won = a->ok() ? a : b, lost = a->ok() ? b : a;
+    const Call &won = a->ok() ? a : b, &lost = a->ok() ? b : a;
     EXPECT_TRUE(won->ok()) << won->error;
     EXPECT_EQ(lost->code, SHD_EEXIST) << lost->error;
 }
