@@ -83,8 +83,9 @@ typedef struct shd_compute_ops {
     /* The last linear, whose results stay fp32: logits[R,V] = x[R,K] · wᵀ, w [V,K]. */
     void (*head_forward)(const shd_opctx *, float *logits, const void *x, const void *w, int64_t R,
                          int64_t V, int64_t K, void *ws);
-    /* dx[R,K] = dlogits · w; dw (+)= dlogitsᵀ · x. Either may be NULL. */
-    void (*head_backward)(const shd_opctx *, void *dx, void *dw, const float *dlogits,
+    /* dx[R,K] = dlogits · w; dw (+)= dlogitsᵀ · x, in fp32 as well, for the sum over many calls.
+     * Either may be NULL. */
+    void (*head_backward)(const shd_opctx *, void *dx, float *dw, const float *dlogits,
                           const void *x, const void *w, int64_t R, int64_t V, int64_t K, int acc_dw,
                           void *ws);
 

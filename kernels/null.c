@@ -31,11 +31,6 @@ static void null_block_sumsq(const shd_opctx *ctx, double *out, const void *x, s
 {
 }
 
-static void null_all_finite(const shd_opctx *ctx, int32_t *finite, const void *x, shd_dtype dtype,
-                            int64_t n)
-{
-}
-
 static void null_scale(const shd_opctx *ctx, float *x, float s, int64_t n) {}
 
 static void null_adamw(const shd_opctx *ctx, float *p, const float *g, float *m, float *v,
@@ -73,7 +68,6 @@ const shd_ops *shd_ops_null(void)
         .sum_losses = null_sum_losses,
         .tree_sum = null_tree_sum,
         .block_sumsq = null_block_sumsq,
-        .all_finite = null_all_finite,
         .scale = null_scale,
         .adamw = null_adamw,
         .adam = null_adamw,

@@ -62,7 +62,7 @@ static void null_head_forward(const shd_opctx *ctx, float *logits, const void *x
 {
 }
 
-static void null_head_backward(const shd_opctx *ctx, void *dx, void *dw, const float *dlogits,
+static void null_head_backward(const shd_opctx *ctx, void *dx, float *dw, const float *dlogits,
                                const void *x, const void *w, int64_t R, int64_t V, int64_t K,
                                int acc_dw, void *ws)
 {

@@ -78,9 +78,6 @@ typedef struct shd_ops {
                      shd_dtype in_dtype, int64_t V, int64_t n, int acc);
     /* out[j] = Σ x[256j .. 256j+255]² in double, in a fixed order. out has n/256 elements. */
     void (*block_sumsq)(const shd_opctx *, double *out, const void *x, shd_dtype dtype, int64_t n);
-    /* *finite = 1 when no element is infinite or NaN, else 0. Any n; `finite` is device memory. */
-    void (*all_finite)(const shd_opctx *, int32_t *finite, const void *x, shd_dtype dtype,
-                       int64_t n);
     /* x[i] *= s; any n. */
     void (*scale)(const shd_opctx *, float *x, float s, int64_t n);
 

@@ -23,7 +23,7 @@ static int64_t chunk_rows(int64_t R, int64_t V)
 
 /* dh and dw may be NULL; `train`: the losses' gradients are made. */
 static void run_chunks(shd_tape *tape, shd_tensor *h, shd_tensor *w, const int32_t *targets,
-                       float *losses, void *dh, void *dw, int acc_w, int train)
+                       float *losses, void *dh, float *dw, int acc_w, int train)
 {
     const int64_t R = h->shape[0], C = h->shape[1], V = w->shape[0];
     const int64_t rows = chunk_rows(R, V);
@@ -45,6 +45,27 @@ static void run_chunks(shd_tape *tape, shd_tensor *h, shd_tensor *w, const int32
     shd_arena_release(tape->arena, logits);
 }
 
+/* The head's gradient grows chunk by chunk: in half precision beside its place, in fp32, so that
+ * it is rounded once and not with every chunk. */
+static void train_chunks(shd_tape *tape, shd_node *node, void *dh, void *dw, int acc_w)
+{
+    shd_tensor *h = node->in[0], *w = node->in[1];
+    const int64_t n = shd_tensor_numel(w);
+    if (dw == NULL || tape->dtype == SHD_F32) {
+        run_chunks(tape, h, w, node->ids, node->losses, dh, dw, acc_w, 1);
+        return;
+    }
+    float *sum = shd_tape_take_floats(tape, SHD_TAG_WORKSPACE, n);
+    if (tape->rc == 0 && acc_w) {
+        tape->flat->cast(tape->ctx, sum, SHD_F32, dw, tape->dtype, n);
+    }
+    run_chunks(tape, h, w, node->ids, node->losses, dh, sum, acc_w, 1);
+    if (tape->rc == 0) {
+        tape->flat->cast(tape->ctx, dw, tape->dtype, sum, SHD_F32, n);
+    }
+    shd_arena_release(tape->arena, sum);
+}
+
 static int backward_cross_entropy(shd_tape *tape, shd_node *node)
 {
     shd_tensor *h = node->in[0], *w = node->in[1];
@@ -56,7 +77,7 @@ static int backward_cross_entropy(shd_tape *tape, shd_node *node)
     void *dh = shd_tape_grad(tape, h, &acc_h);
     void *dw = shd_tape_grad(tape, w, &acc_w);
     if (tape->rc == 0) {
-        run_chunks(tape, h, w, node->ids, node->losses, dh, dw, acc_w, 1);
+        train_chunks(tape, node, dh, dw, acc_w);
     }
     return tape->rc;
 }

@@ -1,6 +1,4 @@
-/* Between dtypes, and whether all is finite. */
-#include <stdatomic.h>
-
+/* Between dtypes. */
 #include "kernels/cpu/ops_decl.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/typed.h"
@@ -53,45 +51,4 @@ void SHD_FN(cast)(const shd_opctx *ctx, void *out, shd_dtype out_dtype, const vo
     }
     cast_args t = {out, in, out_dtype, in_dtype};
     shd_cpu_parallel(ctx, n, GRAIN, cast_range, &t);
-}
-
-typedef struct finite_args {
-    const void *x;
-    shd_dtype dtype;
-    atomic_int all_finite;
-} finite_args;
-
-/* 0·x is 0 for finite x and NaN for the others. */
-TYPED_INLINE int finite_loop(shd_dtype dtype, const void *x, int64_t begin, int64_t end)
-{
-    const vf zero = v_set1(0.0f);
-    vf sum = zero;
-    int64_t i = begin;
-    for (; i + VL <= end; i += VL) {
-        sum += typed_load(dtype, x, i) * zero;
-    }
-    if (i < end) {
-        sum += typed_load_n(dtype, x, i, end - i) * zero;
-    }
-    return v_sum(sum) == 0.0f;
-}
-
-static void finite_range(void *arg, int64_t begin, int64_t end, int worker)
-{
-    finite_args *t = arg;
-    int finite = 1;
-    (void)worker;
-#define LOOP(dtype) finite = finite_loop(dtype, t->x, begin, end)
-    SHD_BY_DTYPE(t->dtype, LOOP)
-    if (!finite) {
-        atomic_store_explicit(&t->all_finite, 0, memory_order_relaxed);
-    }
-}
-
-void SHD_FN(all_finite)(const shd_opctx *ctx, int32_t *finite, const void *x, shd_dtype dtype,
-                        int64_t n)
-{
-    finite_args t = {x, dtype, 1};
-    shd_cpu_parallel(ctx, n, GRAIN, finite_range, &t);
-    *finite = atomic_load_explicit(&t.all_finite, memory_order_relaxed);
 }

@@ -149,7 +149,7 @@ void SHD_FN(head_forward)(const shd_opctx *ctx, float *logits, const void *x, co
     run_product(ctx, &p, ws);
 }
 
-void SHD_FN(head_backward)(const shd_opctx *ctx, void *dx, void *dw, const float *dlogits,
+void SHD_FN(head_backward)(const shd_opctx *ctx, void *dx, float *dw, const float *dlogits,
                            const void *x, const void *w, int64_t R, int64_t V, int64_t K,
                            int acc_dw, void *ws)
 {
@@ -164,6 +164,7 @@ void SHD_FN(head_backward)(const shd_opctx *ctx, void *dx, void *dw, const float
         .b = x,
         .ldb = K,
         .c = dw,
+        .c_f32 = 1,
         .acc = acc_dw,
     };
     shd_product input = {

@@ -17,8 +17,6 @@ void SHD_FLAT_FN(fill_constant)(const shd_opctx *ctx, float *out, int64_t n, flo
 /* cast.c */
 void SHD_FLAT_FN(cast)(const shd_opctx *ctx, void *out, shd_dtype out_dtype, const void *in,
                        shd_dtype in_dtype, int64_t n);
-void SHD_FLAT_FN(all_finite)(const shd_opctx *ctx, int32_t *finite, const void *x, shd_dtype dtype,
-                             int64_t n);
 
 /* cross_entropy.c */
 void SHD_FLAT_FN(cross_entropy)(const shd_opctx *ctx, float *losses, float *logits,
@@ -34,14 +32,14 @@ void SHD_FLAT_FN(block_sumsq)(const shd_opctx *ctx, double *out, const void *x, 
                               int64_t n);
 
 /* optim.c */
-void SHD_FLAT_FN(adamw)(const shd_opctx *ctx, float *p, const float *g, float *m, float *v, int64_t n,
-                   const shd_adam_args *args);
-void SHD_FLAT_FN(adam)(const shd_opctx *ctx, float *p, const float *g, float *m, float *v, int64_t n,
-                  const shd_adam_args *args);
+void SHD_FLAT_FN(adamw)(const shd_opctx *ctx, float *p, const float *g, float *m, float *v,
+                        int64_t n, const shd_adam_args *args);
+void SHD_FLAT_FN(adam)(const shd_opctx *ctx, float *p, const float *g, float *m, float *v,
+                       int64_t n, const shd_adam_args *args);
 void SHD_FLAT_FN(sgd)(const shd_opctx *ctx, float *p, const float *g, float *buf, int64_t n,
-                 const shd_sgd_args *args);
+                      const shd_sgd_args *args);
 void SHD_FLAT_FN(lion)(const shd_opctx *ctx, float *p, const float *g, float *m, int64_t n,
-                  const shd_lion_args *args);
+                       const shd_lion_args *args);
 
 /* random.c */
 void SHD_FLAT_FN(fill_normal)(const shd_opctx *ctx, float *out, int64_t n, uint64_t seed,
@@ -83,7 +81,7 @@ void SHD_FN(linear_backward_weight)(const shd_opctx *ctx, void *dw, void *dbias,
 size_t SHD_FN(linear_ws)(const shd_opctx *ctx, int64_t R, int64_t N, int64_t K);
 void SHD_FN(head_forward)(const shd_opctx *ctx, float *logits, const void *x, const void *w,
                           int64_t R, int64_t V, int64_t K, void *ws);
-void SHD_FN(head_backward)(const shd_opctx *ctx, void *dx, void *dw, const float *dlogits,
+void SHD_FN(head_backward)(const shd_opctx *ctx, void *dx, float *dw, const float *dlogits,
                            const void *x, const void *w, int64_t R, int64_t V, int64_t K,
                            int acc_dw, void *ws);
 

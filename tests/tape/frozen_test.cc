@@ -334,6 +334,54 @@ TEST(Half, ABlockIsNearTheFp32One)
     }
 }
 
+// The head's gradient over eight chunks of rows, also on top of another one: rounded once.
+TEST(Half, TheHeadsGradientIsRoundedOnce)
+{
+    const int64_t rows = 256, vocab = 300000, C = 4;
+    const std::vector<Param> defs = {{vocab, C, 0.0, 1.0}};
+    std::vector<int32_t> ids, targets;
+    for (int64_t r = 0; r < rows; r++) {
+        ids.push_back(static_cast<int32_t>(r * 3 % 50));
+        targets.push_back(static_cast<int32_t>(r * 7 % 60));
+    }
+    const auto run = [&](Taped &t) {
+        shd_tape_reset(t.tape, 1);
+        shd_tensor *x = t.embedding(t.param(0), t.none(), ids, rows);
+        t.cross_entropy(x, t.param(0), targets);
+        t.drop(x);
+        const int64_t tables = 1; // the embedding's node; its gradient comes on top, rounded again
+        ASSERT_EQ(0, shd_tape_backward(t.tape, tables, nullptr));
+    };
+    Taped full(defs, 64 << 20), half(defs, 64 << 20, SHD_BF16);
+    Fill(&full, defs);
+    shd_device *dev = shd_device_create_cpu(1, 0);
+    const shd_ops *ops = shd_device_ops(dev);
+    const shd_opctx *ctx = shd_device_opctx(dev);
+    const int64_t n = vocab * C;
+    ops->cast(ctx, half.params[0].data, SHD_BF16, full.params[0].data, SHD_F32, n);
+    ops->cast(ctx, full.params[0].data, SHD_F32, half.params[0].data, SHD_BF16, n);
+    std::vector<float> got(static_cast<size_t>(n));
+    for (int acc : {0, 1}) { // the second time on top of a gradient that both hold
+        for (Taped *t : {&full, &half}) {
+            t->params[0].grad_defined = acc;
+        }
+        if (acc) {
+            ops->cast(ctx, full.params[0].grad, SHD_F32, half.params[0].grad, SHD_BF16, n);
+        }
+        run(full);
+        run(half);
+        ops->cast(ctx, got.data(), SHD_F32, half.params[0].grad, SHD_BF16, n);
+        for (size_t i = 0; i < got.size(); i++) {
+            const float want = Grad(&full.params[0])[i];
+            ASSERT_LE(std::fabs(got[i] - want), 0x1p-8f * std::fabs(want) * 1.001f + 1e-6f)
+                << "element " << i << ": " << got[i] << ", wanted " << want;
+        }
+    }
+    shd_tape_reset(full.tape, 1);
+    shd_tape_reset(half.tape, 1);
+    shd_device_free(dev);
+}
+
 TEST(Half, ActivationsTakeHalf)
 {
     const std::vector<Param> defs = {{4, 4096}};
