@@ -188,10 +188,11 @@ static int write_lines(job *j, window *w)
 }
 
 int shd_documents_write(shd_read_fn read, void *arg, shd_data_format format, shd_tokenizer *tok,
-                        shd_token_writer *writer, shd_error *err)
+                        const int *cancel, shd_token_writer *writer, shd_error *err)
 {
     window w = {.read = read, .arg = arg};
     job j = {.tok = tok, .encoder = shd_encoder_create(tok), .writer = writer, .err = err};
+    shd_encoder_limit(j.encoder, cancel, 0);
     const int rc = format == SHD_DATA_JSONL ? write_lines(&j, &w) : write_text(&j, &w);
     shd_encoder_free(j.encoder);
     shd_ids_fini(&j.ids);

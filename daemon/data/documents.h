@@ -19,9 +19,9 @@ extern "C" {
 typedef int (*shd_read_fn)(void *arg, char *buffer, size_t n, size_t *got, shd_error *err);
 
 /* Reads everything and puts its documents. Format TEXT or JSONL as in token_cache.h. Errors of
- * JSONL begin with "line N: ". */
+ * JSONL begin with "line N: ". `cancel` as in shd_encoder_limit. */
 int shd_documents_write(shd_read_fn read, void *arg, shd_data_format format, shd_tokenizer *tok,
-                        shd_token_writer *writer, shd_error *err);
+                        const int *cancel, shd_token_writer *writer, shd_error *err);
 
 #ifdef __cplusplus
 }

@@ -341,7 +341,7 @@ static int write_file(shd_token_cache *c, text *t, shd_data_format format, shd_t
     XXH128_hash_t again;
     SHD_TRY(shd_token_writer_create(fd, c->dir, shd_tokenizer_vocab(tok), key, &writer, err));
     begin_reading(c, t);
-    int rc = shd_documents_write(read_some, t, format, tok, writer, err);
+    int rc = shd_documents_write(read_some, t, format, tok, &t->progress->cancel, writer, err);
     if (rc == 0) {
         rc = end_reading(t, &again, err);
     }

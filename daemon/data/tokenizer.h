@@ -89,6 +89,12 @@ typedef struct shd_encoder shd_encoder;
 shd_encoder *shd_encoder_create(shd_tokenizer *tok); /* takes an owner's share of `tok` */
 void shd_encoder_free(shd_encoder *encoder);         /* NULL is fine */
 
+/* Ends for the calls that follow. `cancel` (borrowed; NULL: none): once it is not 0, which any
+ * thread may make it (relaxed), a call ends with SHD_ECANCELLED. `seconds` (0: none): a call that
+ * takes longer, and longer than its text at 64 KiB a second, ends with SHD_EDATA: a pattern of the
+ * file is to blame. Looked at between words; sentencepiece looks between the parts of a text. */
+void shd_encoder_limit(shd_encoder *encoder, const int *cancel, double seconds);
+
 /* Appends the ids of text[n] to `ids`. Names of added tokens in the text become those tokens.
  * SHD_EDATA when a pattern of the file takes too long on this text. */
 int shd_encoder_run(shd_encoder *encoder, const char *text, size_t n, unsigned flags, shd_ids *ids,

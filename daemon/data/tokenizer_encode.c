@@ -2,6 +2,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "daemon/base/mem.h"
 #include "daemon/data/tokenizer_internal.h"
@@ -12,6 +13,11 @@
 /* How far behind a cut a pattern is shown the text, and how many cuts are tried. */
 #define AHEAD 4096u
 #define TRIES 16
+
+/* The slowest that a text with a limit may go, in bytes a second; a clock is read every so many
+ * words. */
+#define SLOWEST 65536.0
+#define WORDS_A_LOOK 16u
 
 /* Bytes that go to sentencepiece at a time, where a text can be cut. */
 #define SP_PART 8192u
@@ -25,8 +31,12 @@ struct shd_encoder {
     shd_bpe_cache *cache;
     char *spaced; /* a word with a space before it */
     size_t spaced_capacity;
+    const int *cancel; /* borrowed */
+    double seconds;
 
     /* the call in execution */
+    double deadline; /* of the clock; 0: none */
+    unsigned looks;
     shd_ids *ids;
     shd_error *err;
     const char *ahead; /* what follows the text, for patterns to look at */
@@ -55,6 +65,45 @@ void shd_encoder_free(shd_encoder *e)
         free(e);
     }
 }
+
+/* ---- ends ---- */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void shd_encoder_limit(shd_encoder *e, const int *cancel, double seconds)
+{
+    e->cancel = cancel;
+    e->seconds = seconds;
+}
+
+static void set_deadline(shd_encoder *e, size_t n)
+{
+    const double own = (double)n / SLOWEST;
+    e->deadline = e->seconds > 0 ? now() + (own > e->seconds ? own : e->seconds) : 0;
+}
+
+/* Between two words or parts: may the call go on? */
+static int look(shd_encoder *e, unsigned every, shd_error *err)
+{
+    if (++e->looks % every != 0) {
+        return 0;
+    }
+    if (e->cancel != NULL && __atomic_load_n(e->cancel, __ATOMIC_RELAXED)) {
+        return shd_fail(err, SHD_ECANCELLED, "tokenizing was cancelled");
+    }
+    return e->deadline == 0 || now() < e->deadline
+               ? 0
+               : shd_fail(err, SHD_EDATA,
+                          "the tokenizer takes more than a second for 64 KiB of this text; a "
+                          "pattern in its file is to blame");
+}
+
+/* ---- text that is normalised ---- */
 
 char *shd_normalize(uninorm_t form, const char *text, size_t n, size_t *size)
 {
@@ -87,6 +136,7 @@ static int cut(shd_encoder *e, uint32_t k, const char *text, size_t n, size_t ah
 {
     const shd_stage *stage = &e->tok->stages[k];
     for (size_t at = 0; at < n;) {
+        SHD_TRY(look(e, WORDS_A_LOOK, e->err));
         size_t begin = n + ahead, end = n + ahead;
         const int rc = shd_matcher_find(e->matcher, stage->regex, text, n + ahead, at, ahead > 0,
                                         &begin, &end, e->err);
@@ -223,7 +273,7 @@ static int is_between_words(const char *text, size_t n, size_t at)
 }
 
 /* The library takes much longer for one long text than for its parts. */
-static int encode_sp(const shd_encoder *e, const char *text, size_t n, shd_ids *ids, shd_error *err)
+static int encode_sp(shd_encoder *e, const char *text, size_t n, shd_ids *ids, shd_error *err)
 {
     while (e->tok->cuts_at_spaces && n > SP_PART) {
         size_t at = SP_PART / 2;
@@ -233,6 +283,7 @@ static int encode_sp(const shd_encoder *e, const char *text, size_t n, shd_ids *
         if (at == n) {
             break;
         }
+        SHD_TRY(look(e, 1, err));
         SHD_TRY(shd_sp_encode(e->tok->sp, text, at, push, ids, err));
         text += at + 1;
         n -= at + 1;
@@ -259,6 +310,7 @@ int shd_encoder_run(shd_encoder *e, const char *text, size_t n, unsigned flags, 
 {
     const int special = (flags & SHD_ENCODE_SPECIAL) != 0;
     SHD_TRY(check_size(n, err));
+    set_deadline(e, n);
     if (special) {
         shd_ids_append(ids, e->tok->before.items, e->tok->before.n);
     }
@@ -363,6 +415,7 @@ int shd_encoder_piece(shd_encoder *e, const char *text, size_t n, int last, shd_
         return 0;
     }
     SHD_TRY(check_size(n, err));
+    set_deadline(e, n);
     if (e->tok->sp != NULL) {
         return sp_piece(e, text, n, ids, taken, err);
     }

@@ -83,8 +83,9 @@ int shd_job_prepare(shd_job *job, shd_job_data *files, shd_error *err)
                             "no token cache",
                             paths[i]);
         }
-        input->preparation = shd_prepare(preparer, parts[i]->fd, paths[i], parts[i]->format,
-                                         job->tokenizer, i == 0 ? on_data : on_eval, job);
+        input->preparation =
+            shd_prepare(preparer, job->owner_uid, parts[i]->fd, paths[i], parts[i]->format,
+                        job->tokenizer, i == 0 ? on_data : on_eval, job);
     }
     if (shd_job_preparing(job) || job->data.source == NULL) {
         return SHD_OK;

@@ -12,7 +12,8 @@
 #include "daemon/base/mem.h"
 
 enum {
-    MAX_RUNNING = 2,
+    MAX_RUNNING = 8,
+    MAX_OF_USER = 2,
     NICE = 10 /* of the threads: the ranks come first */
 };
 
@@ -21,6 +22,7 @@ typedef enum state { WAITING, RUNNING, ENDED } state;
 struct shd_preparation {
     shd_preparer *preparer;
     shd_preparation *next;
+    uid_t uid;
     int fd;
     char *path;
     shd_data_format format;
@@ -93,11 +95,12 @@ static void start_more(shd_preparer *preparer)
         if (p->state != WAITING) {
             continue;
         }
-        const shd_preparation *other = preparer->all;
-        while (other != NULL && !(other->state != WAITING && same_work(p, other))) {
-            other = other->next;
+        int of_user = 0, same = 0;
+        for (const shd_preparation *other = preparer->all; other != NULL; other = other->next) {
+            of_user += other->state != WAITING && other->uid == p->uid;
+            same |= other->state != WAITING && same_work(p, other);
         }
-        if (other == NULL) {
+        if (of_user < MAX_OF_USER && !same) {
             start(p);
             running++;
         }
@@ -172,12 +175,13 @@ void shd_preparer_free(shd_preparer *preparer)
     uv_close((uv_handle_t *)&preparer->wake, on_closed);
 }
 
-shd_preparation *shd_prepare(shd_preparer *preparer, int fd, const char *path,
+shd_preparation *shd_prepare(shd_preparer *preparer, uid_t uid, int fd, const char *path,
                              shd_data_format format, shd_tokenizer *tok, shd_prepared_fn fn,
                              void *arg)
 {
     shd_preparation *p = shd_calloc(1, sizeof(*p));
     p->preparer = preparer;
+    p->uid = uid;
     p->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     p->path = shd_strdup(path);
     p->format = format;

@@ -1,6 +1,7 @@
 /* Tokenizing for jobs and calls, on threads of its own and behind the ranks in priority, so that
- * neither the loop nor other jobs wait. At most two texts are in work, others queue; of the same
- * file and tokenizer only one: the second finds what the first has made. Floor F5; loop thread. */
+ * neither the loop nor other jobs wait. At most so many texts are in work, and few of one user, so
+ * that nobody waits behind another's; the rest queue. Of the same file and tokenizer only one is in
+ * work: the second finds what the first has made. Floor F5; loop thread. */
 #ifndef SHD_DAEMON_SERVICE_PREPARE_H
 #define SHD_DAEMON_SERVICE_PREPARE_H
 
@@ -29,8 +30,8 @@ void shd_preparer_free(shd_preparer *preparer);
 /* What came of it: a source (owned from here) or NULL and why. The handle is gone then. */
 typedef void (*shd_prepared_fn)(void *arg, shd_source *source, const shd_error *failed);
 
-/* Queues shd_token_cache_get of `fd` (duplicated); `fn` runs on the loop, later. */
-shd_preparation *shd_prepare(shd_preparer *preparer, int fd, const char *path,
+/* Queues shd_token_cache_get of `fd` (duplicated) for user `uid`; `fn` runs on the loop, later. */
+shd_preparation *shd_prepare(shd_preparer *preparer, uid_t uid, int fd, const char *path,
                              shd_data_format format, shd_tokenizer *tok, shd_prepared_fn fn,
                              void *arg);
 

@@ -13,7 +13,8 @@ enum {
     DEFAULT_TOKENS = 128,
     MAX_TOKENS = 100000,
     MAX_STOPS = 256,
-    MAX_ENCODING = 16 /* prompts on the pool at one time */
+    MAX_ENCODING = 4, /* prompts on the pool at one time */
+    ENCODING_S = 5    /* for a prompt; long ones have longer */
 };
 
 /* Where a generation's item is, besides on the ranks. */
@@ -452,6 +453,7 @@ static void on_encode(uv_work_t *work)
     shd_tokenizer_template(g->tokenizer, &before, &n_before, &after, &n_after);
     shd_ids_append(&g->ids, before, n_before);
     shd_encoder *encoder = shd_encoder_create(g->tokenizer);
+    shd_encoder_limit(encoder, NULL, ENCODING_S);
     g->rc = shd_encoder_run(encoder, g->prompt, g->prompt_size, 0, &g->ids, &g->err);
     shd_encoder_free(encoder);
 }

@@ -12,14 +12,19 @@
 #include "proto/shard.pb-c.h"
 
 enum {
-    MAX_UNDER_WAY = 8, /* calls whose work is on the pool */
+    MAX_UNDER_WAY = 8, /* calls that have a tokenizer or text for the pool */
+    MAX_ON_POOL = 2,   /* of these at one time: the pool serves other calls too */
+    MAX_OF_USER = 4,   /* calls of one user, files in work included */
+    LIMIT_S = 5,       /* for a text; long ones have longer */
     IDS_A_MESSAGE = 1 << 16,
     TEXT_A_MESSAGE = 1 << 20,
     PROGRESS_MS = 200
 };
 
 typedef struct tokenizing {
+    struct tokenizing *next_call, *next_waiting;
     uv_work_t work;
+    int cancel;       /* the client is gone */
     uv_timer_t timer; /* only while a file is in work */
     int timer_open;
     shd_jobs *jobs;
@@ -49,7 +54,10 @@ typedef struct tokenizing {
     shd_error err;
 } tokenizing;
 
-static uint32_t under_way; /* loop thread */
+/* Loop thread. */
+static uint32_t under_way, on_pool;
+static tokenizing *waiting; /* for the pool, in order of arrival */
+static tokenizing *calls;
 
 static void free_now(tokenizing *t)
 {
@@ -77,6 +85,13 @@ static void on_timer_closed(uv_handle_t *handle)
 
 static void tokenizing_free(tokenizing *t)
 {
+    tokenizing **at = &calls;
+    while (*at != NULL && *at != t) {
+        at = &(*at)->next_call;
+    }
+    if (*at != NULL) {
+        *at = t->next_call;
+    }
     shd_prepare_cancel(t->preparation);
     t->preparation = NULL;
     if (t->timer_open) {
@@ -115,6 +130,7 @@ static int work(tokenizing *t, shd_error *err)
         return shd_tokenizer_decode(t->tok, t->tokens, t->n_tokens, 0, &t->out, &t->out_size, err);
     }
     shd_encoder *encoder = shd_encoder_create(t->tok);
+    shd_encoder_limit(encoder, &t->cancel, LIMIT_S);
     const int rc =
         shd_encoder_run(encoder, t->text, t->text_size, SHD_ENCODE_SPECIAL, &t->ids, err);
     shd_encoder_free(encoder);
@@ -191,6 +207,19 @@ static void on_prepared(void *arg, shd_source *source, const shd_error *failed)
     tokenizing_free(t);
 }
 
+static void after_work(uv_work_t *request, int status);
+
+/* Gives the pool what it may have. */
+static void start_waiting(shd_jobs *jobs)
+{
+    while (waiting != NULL && on_pool < MAX_ON_POOL) {
+        tokenizing *t = waiting;
+        waiting = t->next_waiting;
+        on_pool++;
+        uv_queue_work(shd_jobs_get_options(jobs)->loop, &t->work, on_work, after_work);
+    }
+}
+
 static void after_work(uv_work_t *request, int status)
 {
     (void)status; /* nobody cancels it */
@@ -198,6 +227,8 @@ static void after_work(uv_work_t *request, int status)
     shd_jobs *jobs = t->jobs;
     const shd_jobs_options *options = shd_jobs_get_options(jobs);
     under_way--;
+    on_pool--;
+    start_waiting(jobs);
     if (t->rc < 0 || t->call == NULL) {
         give_up(t, &t->err);
     } else if (t->data == NULL) {
@@ -208,8 +239,8 @@ static void after_work(uv_work_t *request, int status)
         shd_fail(&why, SHD_EUNAVAILABLE, "the daemon is stopping, or has no token cache");
         give_up(t, &why);
     } else {
-        t->preparation =
-            shd_prepare(options->preparer, t->fd, t->data, t->format, t->tok, on_prepared, t);
+        t->preparation = shd_prepare(options->preparer, t->who.uid, t->fd, t->data, t->format,
+                                     t->tok, on_prepared, t);
         uv_timer_init(options->loop, &t->timer);
         t->timer.data = t;
         t->timer_open = 1;
@@ -230,6 +261,7 @@ static void on_gone(void *arg)
 {
     tokenizing *t = arg;
     t->call = NULL;
+    __atomic_store_n(&t->cancel, 1, __ATOMIC_RELAXED);
     if (t->sending || t->timer_open) { /* else the pool has it */
         tokenizing_free(t);
     }
@@ -237,7 +269,7 @@ static void on_gone(void *arg)
 
 /* ---- the call ---- */
 
-static int check(const Shard__V1__TokenizeRequest *q, shd_error *err)
+static int check(const Shard__V1__TokenizeRequest *q, const shd_identity *who, shd_error *err)
 {
     const int given = (q->text.len > 0) + (q->n_tokens > 0) + (q->data[0] != '\0');
     if (given != 1) {
@@ -246,6 +278,14 @@ static int check(const Shard__V1__TokenizeRequest *q, shd_error *err)
     if ((q->job[0] != '\0') == (q->tokenizer[0] != '\0')) {
         return shd_fail(err, SHD_EINVAL, "give a job or a tokenizer, not %s",
                         q->job[0] != '\0' ? "both" : "neither");
+    }
+    uint32_t of_user = 0;
+    for (const tokenizing *t = calls; t != NULL; t = t->next_call) {
+        of_user += t->who.uid == who->uid;
+    }
+    if (of_user >= MAX_OF_USER) {
+        return shd_fail(err, SHD_EFULL, "%u texts of yours are being tokenized already; try again",
+                        of_user);
     }
     if (under_way >= MAX_UNDER_WAY) {
         return shd_fail(err, SHD_EFULL, "%u texts are being tokenized already; try again",
@@ -269,7 +309,7 @@ static int find(shd_jobs *jobs, const shd_identity *who, const char *ref, shd_to
 
 static int start(tokenizing *t, const Shard__V1__TokenizeRequest *q, shd_error *err)
 {
-    SHD_TRY(check(q, err));
+    SHD_TRY(check(q, &t->who, err));
     SHD_TRY(shd_data_format_parse(q->data_format, &t->format, err));
     if (q->job[0] != '\0') {
         SHD_TRY(find(t->jobs, &t->who, q->job, &t->tok, err));
@@ -310,7 +350,14 @@ static void tokenize(shd_call *call, const ProtobufCMessage *request, void *serv
     under_way++;
     shd_jobs_hold(t->jobs);
     shd_call_callbacks(call, on_gone, on_writable, t);
-    uv_queue_work(shd_jobs_get_options(t->jobs)->loop, &t->work, on_work, after_work);
+    t->next_call = calls;
+    calls = t;
+    tokenizing **at = &waiting;
+    while (*at != NULL) {
+        at = &(*at)->next_waiting;
+    }
+    *at = t;
+    start_waiting(t->jobs);
 }
 
 const shd_rpc_method *shd_rpc_tokenize_methods(size_t *n)

@@ -466,6 +466,33 @@ TEST(Regex, APatternWithoutEndIsStopped)
     shd_tokenizer_free(tok);
 }
 
+TEST(Encoder, Ends)
+{
+    File f;
+    f.pre = R"({"type":"Sequence","pretokenizers":[{"type":"Split","pattern":)"
+            R"({"Regex":"[ab]+[cd]|a"},"behavior":"Isolated"},)"
+            R"({"type":"ByteLevel","add_prefix_space":false}]})";
+    shd_tokenizer *tok = nullptr;
+    shd_error err = {};
+    ASSERT_EQ(Create(f.text(), nullptr, &tok, &err), 0) << err.message;
+    shd_encoder *encoder = shd_encoder_create(tok);
+    shd_ids ids = SHD_IDS_INIT;
+    const std::string text(300000, 'a'); // every word looks through the rest of the text
+    shd_encoder_limit(encoder, nullptr, 0.05);
+    EXPECT_EQ(shd_encoder_run(encoder, text.data(), 2000, 0, &ids, &err), 0) << err.message;
+    shd_encoder_limit(encoder, nullptr, 1e-9);
+    EXPECT_EQ(shd_encoder_run(encoder, text.data(), text.size(), 0, &ids, &err), SHD_EDATA);
+    EXPECT_NE(std::string(err.message).find("64 KiB"), std::string::npos) << err.message;
+    int cancel = 1;
+    shd_encoder_limit(encoder, &cancel, 0);
+    EXPECT_EQ(shd_encoder_run(encoder, text.data(), text.size(), 0, &ids, &err), SHD_ECANCELLED);
+    cancel = 0;
+    EXPECT_EQ(shd_encoder_run(encoder, text.data(), 2000, 0, &ids, &err), 0) << err.message;
+    shd_ids_fini(&ids);
+    shd_encoder_free(encoder);
+    shd_tokenizer_free(tok);
+}
+
 TEST(Utf8, MaximalSubparts)
 {
     const auto lossy = [](const std::string &s) {

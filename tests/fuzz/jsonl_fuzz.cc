@@ -89,7 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     Require(shd_token_writer_create(fd, dir, 256, key, &writer, &err) == 0, "a writer");
     Input in = {data + 1, size - 1, kSteps[data[0] >> 1 & 7]};
     int rc = shd_documents_write(Read, &in, data[0] & 1 ? SHD_DATA_TEXT : SHD_DATA_JSONL, tok,
-                                 writer, &err);
+                                 nullptr, writer, &err);
     rc = rc == 0 ? shd_token_writer_finish(writer, &header, &err) : rc;
     if (rc == 0) {
         Use(fd, header);

@@ -325,6 +325,45 @@ TEST_F(Tokenize, CallersThatGoAway)
     EXPECT_FALSE(file->finished);
 }
 
+TEST_F(Tokenize, OneUserHasSoManyTextsInWork)
+{
+    start(false);
+    std::vector<Call> calls;
+    for (int i = 0; i < 5; i++) {
+        calls.push_back(tokenize("bytes", "abc"));
+    }
+    EXPECT_EQ(calls[4]->code, SHD_EFULL) << calls[4]->error;
+    EXPECT_NE(calls[4]->error.find("of yours"), std::string::npos) << calls[4]->error;
+    shd_identity other = me;
+    other.uid += 1;
+    calls.push_back(tokenize("bytes", "abc", "", {}, "", &other));
+    for (int i : {0, 1, 2, 3, 5}) {
+        turn_until([&] { return calls[i]->finished; });
+        EXPECT_TRUE(calls[i]->ok()) << calls[i]->error;
+        EXPECT_EQ(ids_of(calls[i]), (std::vector<int32_t>{'a', 'b', 'c'}));
+    }
+    EXPECT_TRUE(finished(tokenize("bytes", "abc"))->ok());
+}
+
+TEST_F(Tokenize, AUsersFilesDoNotHoldUpAnothers)
+{
+    start(false);
+    std::vector<Call> mine;
+    for (const char *name : {"a.jsonl", "b.jsonl", "c.jsonl"}) {
+        mine.push_back(tokenize("bytes", "", write(name, documents(600000))));
+    }
+    shd_identity other = me;
+    other.uid += 1;
+    ASSERT_EQ(chmod(dir.c_str(), 0755), 0);
+    Call theirs = finished(tokenize("bytes", "", write("d.txt", "abc"), {}, "", &other));
+    EXPECT_TRUE(theirs->ok()) << theirs->error;
+    EXPECT_FALSE(mine[2]->finished);
+    for (Call &c : mine) {
+        c->go();
+    }
+    turn();
+}
+
 TEST_F(Tokenize, ProgressOfAFile)
 {
     start(false);
