@@ -63,7 +63,8 @@ class Import(harness.TestCase):
             self.assertLess(planned, 3.5 * size, "the model is not held whole by every rank")
             self.assertLessEqual(highest - before, planned + BASE)
         out = os.path.join(daemon.data, "out")
-        answer = daemon.ok("--json", "export", "large", "--output", out, "--max-shard-size", "10MB", seconds=120).json
+        answer = daemon.ok("--json", "export", "large", "--output", out, "--max-shard-size", size // 4,
+                           seconds=120).json
         self.assertEqual(answer["bytes"]["now"], size)
         self.assertGreater(len(answer["files"]), 3)
         if not harness.SANITIZER:

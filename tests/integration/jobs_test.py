@@ -151,7 +151,7 @@ class Life(harness.TestCase):
         generating = daemon.spawn("--json", "generate", "d", "--prompt", "a", "--max-tokens", 100000)
         harness.wait_for("tokens", lambda: len(generating.lines) > 2)
         daemon.ok("delete", "d")
-        self.assertRefused(generating.wait(), harness.EXIT_UNREACHABLE, "deleted")
+        self.assertRefused(generating.wait(), harness.EXIT_JOB_FAILED, "deleted")
         self.assertEqual(caller("get", job="d")["status"], 5)
 
     def test_many_jobs_come_and_go(self):
