@@ -245,8 +245,8 @@ int shc_outcome_error(const shc_client *client, const shc_outcome *status, int64
     if (number)
         return shc_fail(err, number, (int)status->code, "%.*s", n, details);
 
-    /* Not the daemon's words: gRPC's own, which few can read. */
-    if (status->code == GRPC_STATUS_UNAVAILABLE) {
+    /* Not the daemon's words: gRPC's own, which few can read. It cancels calls when it stops. */
+    if (status->code == GRPC_STATUS_UNAVAILABLE || status->code == GRPC_STATUS_CANCELLED) {
         if (shc_probe(client, err))
             return SHD_EUNAVAILABLE;
         return shc_fail(err, SHD_EUNAVAILABLE, GRPC_STATUS_UNAVAILABLE,

@@ -445,7 +445,7 @@ int main(int argc, char **argv)
         signal(SIGPIPE, SIG_IGN);
         /* Opening files, plans and texts of all callers share this pool, and may wait for a disk.
          */
-        setenv("UV_THREADPOOL_SIZE", "16", 0);
+        setenv("UV_THREADPOOL_SIZE", "32", 0);
         rc = run(&d, &err);
         if (rc < 0) {
             shd_log(SHD_LOG_ERROR, "shardd does not start: %s", err.message);

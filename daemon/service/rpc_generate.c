@@ -13,8 +13,8 @@ enum {
     DEFAULT_TOKENS = 128,
     MAX_TOKENS = 100000,
     MAX_STOPS = 256,
-    MAX_ENCODING = 4, /* prompts on the pool at one time */
-    ENCODING_S = 5    /* for a prompt; long ones have longer */
+    MAX_ENCODING = 16, /* prompts on the pool at one time */
+    ENCODING_S = 5     /* for a prompt; long ones have longer */
 };
 
 /* Where a generation's item is, besides on the ranks. */

@@ -87,6 +87,7 @@ class Shutdown(harness.TestCase):
         for name, steps in (("done", 2), ("running", FOREVER), ("paused", FOREVER), ("cancelled", FOREVER)):
             daemon.submit(name, steps)
         daemon.wait_state("done", "done")
+        daemon.wait_step("paused", 1)
         daemon.ok("pause", "paused")
         daemon.ok("cancel", "cancelled")
         watchers = [daemon.spawn("--json", "attach", name, "--from", 1) for name in ("running", "paused")]
