@@ -195,14 +195,14 @@ class Service : public ::testing::Test
 
     void turn_until(const std::function<bool()> &condition)
     {
-        for (int i = 0; i < 20000; i++) {
+        for (int i = 0; i < 240000; i++) {
             uv_run(&loop, UV_RUN_NOWAIT);
             if (condition()) {
                 return;
             }
             std::this_thread::sleep_for(std::chrono::microseconds(500));
         }
-        FAIL() << "waited for 10 seconds in vain";
+        FAIL() << "waited for two minutes in vain";
     }
 
     void turn(int times = 20)
