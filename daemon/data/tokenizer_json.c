@@ -271,13 +271,13 @@ static int read_vocab(reader *r)
     json_object_foreach(r->vocab, name, value)
     {
         const size_t n = strlen(name);
-        char *bytes = shd_malloc(n + 1);
-        const size_t size = bytes_of(r, name, n, bytes);
         const int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
         if (id > (int64_t)(2 * json_object_size(r->vocab) + SPARE_IDS)) {
             return shd_fail(r->err, SHD_EDATA, "token '%.100s' has id %lld among %zu tokens", name,
                             (long long)id, json_object_size(r->vocab));
         }
+        char *bytes = shd_malloc(n + 1);
+        const size_t size = bytes_of(r, name, n, bytes);
         const int plain = size == SIZE_MAX;
         const int rc = shd_tokenizer_put_piece(r->tok, id, plain ? name : bytes, plain ? n : size,
                                                SHD_PIECE_TEXT, r->err);
