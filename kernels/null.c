@@ -31,7 +31,6 @@ static void null_block_sumsq(const shd_opctx *ctx, double *out, const void *x, s
 {
 }
 
-static void null_scale(const shd_opctx *ctx, float *x, float s, int64_t n) {}
 
 static void null_adamw(const shd_opctx *ctx, float *p, const float *g, float *m, float *v,
                        int64_t n, const shd_adam_args *args)
@@ -68,7 +67,6 @@ const shd_ops *shd_ops_null(void)
         .sum_losses = null_sum_losses,
         .tree_sum = null_tree_sum,
         .block_sumsq = null_block_sumsq,
-        .scale = null_scale,
         .adamw = null_adamw,
         .adam = null_adamw,
         .sgd = null_sgd,

@@ -78,8 +78,6 @@ typedef struct shd_ops {
                      shd_dtype in_dtype, int64_t V, int64_t n, int acc);
     /* out[j] = Σ x[256j .. 256j+255]² in double, in a fixed order. out has n/256 elements. */
     void (*block_sumsq)(const shd_opctx *, double *out, const void *x, shd_dtype dtype, int64_t n);
-    /* x[i] *= s; any n. */
-    void (*scale)(const shd_opctx *, float *x, float s, int64_t n);
 
     /* ---- optimizers; any n. p, g and the states are [n]; see daemon/optim/optim.h ---- */
     /* AdamW (Loshchilov & Hutter 2019, alg. 2) as torch.optim.AdamW: p *= 1 - lr*wd, then

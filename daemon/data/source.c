@@ -1,5 +1,4 @@
-/* Tokens of a file, read with pread: a mapping would raise SIGBUS when somebody cuts the file.
- * Floor F3. */
+/* Tokens of a file; see source.h. Floor F3. */
 #include "daemon/data/source.h"
 
 #include <endian.h>
@@ -11,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/base/input.h"
 #include "daemon/base/mem.h"
 #include "daemon/data/token_file.h"
 
@@ -24,22 +24,15 @@
 #define CHECK_TOKENS 65536u /* tokens per read of a check */
 
 struct shd_source {
-    int fd;
-    char *path;
+    shd_input file;
     shd_data_format format;
     uint32_t width; /* bytes per token */
     uint64_t tokens;
-    uint64_t begin; /* byte offset of the first token */
-    uint64_t size;  /* of the file, at opening */
-    struct timespec mtime;
+    uint64_t begin;          /* byte offset of the first token */
     shd_token_header header; /* of a token file */
     char key[33];
 
-    /* the file that a token file was made of */
-    int origin; /* -1: none */
-    char *origin_path;
-    uint64_t origin_size;
-    struct timespec origin_mtime;
+    shd_input origin; /* the file that a token file was made of; its fd is -1: none */
 };
 
 static const char *const format_names[] = {"auto", "text", "nanogpt", "llmc", "jsonl"};
@@ -71,66 +64,10 @@ static uint32_t load_u32(const unsigned char *p)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-static int fail_changed(const shd_source *src, shd_error *err)
+/* The text that a token file was made of must stay what it was, too. */
+static int check_origin(const shd_source *src, shd_error *err)
 {
-    return shd_fail(err, SHD_EDATA,
-                    "'%s' has changed since it was opened; start a new job on the new file",
-                    src->path);
-}
-
-/* Reads exactly `bytes`. The file was long enough at opening: an end before is a change. */
-static int read_exact(const shd_source *src, void *buf, uint64_t bytes, uint64_t offset,
-                      shd_error *err)
-{
-    char *p = buf;
-    while (bytes > 0) {
-        const ssize_t got = pread(src->fd, p, bytes, (off_t)offset);
-        if (got < 0) {
-            if (errno == EINTR) {
-                continue;
-            }
-            return shd_fail(err, SHD_EIO, "cannot read '%s': %s", src->path, strerror(errno));
-        }
-        if (got == 0) {
-            return fail_changed(src, err);
-        }
-        p += got;
-        offset += (uint64_t)got;
-        bytes -= (uint64_t)got;
-    }
-    return 0;
-}
-
-static int check_file(int fd, const char *path, uint64_t size, const struct timespec *mtime,
-                      int *same, shd_error *err)
-{
-    struct stat st;
-    if (fstat(fd, &st) != 0) {
-        return shd_fail(err, SHD_EIO, "cannot stat '%s': %s", path, strerror(errno));
-    }
-    *same = (uint64_t)st.st_size == size && st.st_mtim.tv_sec == mtime->tv_sec &&
-            st.st_mtim.tv_nsec == mtime->tv_nsec;
-    return 0;
-}
-
-static int check_unchanged(const shd_source *src, shd_error *err)
-{
-    int same = 0;
-    SHD_TRY(check_file(src->fd, src->path, src->size, &src->mtime, &same, err));
-    if (!same) {
-        return fail_changed(src, err);
-    }
-    if (src->origin >= 0) {
-        SHD_TRY(check_file(src->origin, src->origin_path, src->origin_size, &src->origin_mtime,
-                           &same, err));
-        if (!same) {
-            return shd_fail(err, SHD_EDATA,
-                            "'%s' has changed since it was tokenized; start a new job on the new "
-                            "file",
-                            src->origin_path);
-        }
-    }
-    return 0;
+    return src->origin.fd >= 0 ? shd_input_check(&src->origin, err) : 0;
 }
 
 static int ends_with(const char *s, const char *end)
@@ -143,12 +80,12 @@ static int open_llmc(shd_source *src, shd_error *err)
 {
     unsigned char header[12];
 
-    if (src->size < LLMC_HEADER_BYTES) {
+    if (src->file.size < LLMC_HEADER_BYTES) {
         return shd_fail(err, SHD_EDATA,
                         "'%s' is not an llm.c data file: %llu bytes are less than its header of %u",
-                        src->path, (unsigned long long)src->size, LLMC_HEADER_BYTES);
+                        src->file.path, (unsigned long long)src->file.size, LLMC_HEADER_BYTES);
     }
-    SHD_TRY(read_exact(src, header, sizeof(header), 0, err));
+    SHD_TRY(shd_input_read(&src->file, header, sizeof(header), 0, err));
     const int32_t magic = (int32_t)load_u32(header);
     const int32_t version = (int32_t)load_u32(header + 4);
     const int32_t promised = (int32_t)load_u32(header + 8);
@@ -156,28 +93,29 @@ static int open_llmc(shd_source *src, shd_error *err)
         return shd_fail(err, SHD_EDATA,
                         "'%s' is not an llm.c data file: it begins with %d, not with the magic %d "
                         "or %d",
-                        src->path, magic, LLMC_MAGIC_16, LLMC_MAGIC_32);
+                        src->file.path, magic, LLMC_MAGIC_16, LLMC_MAGIC_32);
     }
     const int32_t known = magic == LLMC_MAGIC_16 ? LLMC_VERSION_16 : LLMC_VERSION_32;
     if (version != known) {
         return shd_fail(err, SHD_EDATA,
                         "'%s': version %d of llm.c data files with magic %d is unknown; version %d "
                         "is known",
-                        src->path, version, magic, known);
+                        src->file.path, version, magic, known);
     }
     src->width = magic == LLMC_MAGIC_16 ? 2 : 4;
     src->begin = LLMC_HEADER_BYTES;
     if (promised <= 0) {
-        return shd_fail(err, SHD_EDATA, "'%s' holds no tokens: its header says %d", src->path,
+        return shd_fail(err, SHD_EDATA, "'%s' holds no tokens: its header says %d", src->file.path,
                         promised);
     }
     src->tokens = (uint64_t)promised;
-    if (src->begin + src->tokens * src->width != src->size) {
+    if (src->begin + src->tokens * src->width != src->file.size) {
         return shd_fail(
             err, SHD_EDATA,
             "'%s': the header promises %d tokens of %u bytes, the file holds %llu bytes "
             "after it",
-            src->path, promised, src->width, (unsigned long long)(src->size - src->begin));
+            src->file.path, promised, src->width,
+            (unsigned long long)(src->file.size - src->begin));
     }
     return 0;
 }
@@ -185,15 +123,15 @@ static int open_llmc(shd_source *src, shd_error *err)
 static int open_tokens(shd_source *src, shd_error *err)
 {
     unsigned char bytes[SHD_TOKEN_HEADER_BYTES];
-    if (src->size < sizeof(bytes)) {
+    if (src->file.size < sizeof(bytes)) {
         return shd_fail(err, SHD_EDATA,
-                        "'%s' is not a token file: %llu bytes are less than a header", src->path,
-                        (unsigned long long)src->size);
+                        "'%s' is not a token file: %llu bytes are less than a header",
+                        src->file.path, (unsigned long long)src->file.size);
     }
-    SHD_TRY(read_exact(src, bytes, sizeof(bytes), 0, err));
-    const int rc = shd_token_header_parse(bytes, src->size, &src->header, err);
+    SHD_TRY(shd_input_read(&src->file, bytes, sizeof(bytes), 0, err));
+    const int rc = shd_token_header_parse(bytes, src->file.size, &src->header, err);
     if (rc < 0) {
-        return shd_error_prefix(err, rc, "'%s'", src->path);
+        return shd_error_prefix(err, rc, "'%s'", src->file.path);
     }
     src->width = src->header.width;
     src->begin = SHD_TOKEN_HEADER_BYTES;
@@ -222,11 +160,11 @@ int shd_data_format_of(int fd, const char *path, shd_data_format *out, shd_error
 /* Fills format, width, begin and tokens from what the file holds. */
 static int recognise(shd_source *src, shd_error *err)
 {
-    if (src->size == 0) {
-        return shd_fail(err, SHD_EDATA, "'%s' is empty", src->path);
+    if (src->file.size == 0) {
+        return shd_fail(err, SHD_EDATA, "'%s' is empty", src->file.path);
     }
     if (src->format == SHD_DATA_AUTO) {
-        SHD_TRY(shd_data_format_of(src->fd, src->path, &src->format, err));
+        SHD_TRY(shd_data_format_of(src->file.fd, src->file.path, &src->format, err));
     }
     switch (src->format) {
     case SHD_DATA_LLMC:
@@ -235,19 +173,19 @@ static int recognise(shd_source *src, shd_error *err)
         return open_tokens(src, err);
     case SHD_DATA_JSONL:
         return shd_fail(err, SHD_EINVAL, "'%s' is JSONL, which has to be tokenized first",
-                        src->path);
+                        src->file.path);
     case SHD_DATA_NANOGPT:
-        if (src->size % 2 != 0) {
+        if (src->file.size % 2 != 0) {
             return shd_fail(err, SHD_EDATA,
                             "'%s' cannot be uint16 tokens: its length of %llu bytes is odd",
-                            src->path, (unsigned long long)src->size);
+                            src->file.path, (unsigned long long)src->file.size);
         }
         src->width = 2;
-        src->tokens = src->size / 2;
+        src->tokens = src->file.size / 2;
         return 0;
     default:
         src->width = 1;
-        src->tokens = src->size;
+        src->tokens = src->file.size;
         return 0;
     }
 }
@@ -255,68 +193,41 @@ static int recognise(shd_source *src, shd_error *err)
 int shd_source_open(int fd, const char *path, shd_data_format format, shd_source **out,
                     shd_error *err)
 {
+    const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) {
+        return shd_fail(err, SHD_EIO, "cannot open '%s': %s", path, strerror(errno));
+    }
     shd_source *src = shd_calloc(1, sizeof(*src));
-    struct stat st;
-    int rc;
-
-    src->path = shd_strdup(path);
     src->format = format;
-    src->origin = -1;
-    src->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (src->fd < 0 || fstat(src->fd, &st) != 0) {
-        rc = shd_fail(err, SHD_EIO, "cannot open '%s': %s", path, strerror(errno));
-        goto fail;
+    src->origin.fd = -1;
+    int rc = shd_input_open(&src->file, own, path, err);
+    if (rc == 0) {
+        rc = recognise(src, err);
     }
-    if (!S_ISREG(st.st_mode)) {
-        rc = shd_fail(err, SHD_EDATA, "'%s' is not a regular file", path);
-        goto fail;
-    }
-    src->size = (uint64_t)st.st_size;
-    src->mtime = st.st_mtim;
-    rc = recognise(src, err);
     if (rc < 0) {
-        goto fail;
+        shd_source_free(src);
+        return rc;
     }
     *out = src;
     return 0;
-
-fail:
-    shd_source_free(src);
-    return rc;
 }
 
 void shd_source_free(shd_source *src)
 {
-    if (src == NULL) {
-        return;
+    if (src != NULL) {
+        shd_input_fini(&src->file);
+        shd_input_fini(&src->origin);
+        free(src);
     }
-    if (src->fd >= 0) {
-        close(src->fd);
-    }
-    if (src->origin >= 0) {
-        close(src->origin);
-    }
-    free(src->origin_path);
-    free(src->path);
-    free(src);
 }
 
 int shd_source_bind(shd_source *src, int fd, const char *path, shd_error *err)
 {
-    struct stat st;
-    const int origin = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (origin < 0 || fstat(origin, &st) != 0) {
-        const int number = errno;
-        if (origin >= 0) {
-            close(origin);
-        }
-        return shd_fail(err, SHD_EIO, "cannot open '%s': %s", path, strerror(number));
+    const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) {
+        return shd_fail(err, SHD_EIO, "cannot open '%s': %s", path, strerror(errno));
     }
-    src->origin = origin;
-    src->origin_path = shd_strdup(path);
-    src->origin_size = (uint64_t)st.st_size;
-    src->origin_mtime = st.st_mtim;
-    return 0;
+    return shd_input_open(&src->origin, own, path, err);
 }
 
 uint64_t shd_source_documents(const shd_source *src)
@@ -341,7 +252,7 @@ shd_data_format shd_source_format(const shd_source *src)
 
 const char *shd_source_path(const shd_source *src)
 {
-    return src->origin_path != NULL ? src->origin_path : src->path;
+    return src->origin.path != NULL ? src->origin.path : src->file.path;
 }
 
 /* Widens n tokens of `width` bytes at the end of out[n]'s memory to int32 in place, front to back:
@@ -365,9 +276,10 @@ static uint64_t widen(int32_t *out, uint64_t n, uint32_t width, uint32_t limit)
 static int check_range(const shd_source *src, uint64_t offset, uint64_t n, shd_error *err)
 {
     if (offset > src->tokens || n > src->tokens - offset) {
-        return shd_fail(
-            err, SHD_EINVAL, "'%s' has %llu tokens; %llu from position %llu on are more", src->path,
-            (unsigned long long)src->tokens, (unsigned long long)n, (unsigned long long)offset);
+        return shd_fail(err, SHD_EINVAL,
+                        "'%s' has %llu tokens; %llu from position %llu on are more", src->file.path,
+                        (unsigned long long)src->tokens, (unsigned long long)n,
+                        (unsigned long long)offset);
     }
     return 0;
 }
@@ -378,10 +290,9 @@ int shd_source_read(const shd_source *src, uint64_t offset, uint64_t n, uint32_t
     const uint32_t limit = vocab < INT32_MAX ? vocab : INT32_MAX;
 
     SHD_TRY(check_range(src, offset, n, err));
-    SHD_TRY(read_exact(src, (char *)out + n * (sizeof(*out) - src->width), n * src->width,
-                       src->begin + offset * src->width, err));
-    /* After reading, so that what was read is what the file held at opening. */
-    SHD_TRY(check_unchanged(src, err));
+    SHD_TRY(shd_input_read(&src->file, (char *)out + n * (sizeof(*out) - src->width),
+                           n * src->width, src->begin + offset * src->width, err));
+    SHD_TRY(check_origin(src, err));
     const uint64_t good = widen(out, n, src->width, limit);
     if (good < n) {
         return shd_fail(err, SHD_EDATA,
@@ -403,7 +314,8 @@ int shd_source_read_mask(const shd_source *src, uint64_t offset, uint64_t n, uns
     }
     const uint64_t first = offset / 8, bytes = (offset + n - 1) / 8 - first + 1;
     unsigned char *bits = shd_malloc(bytes);
-    const int rc = read_exact(src, bits, bytes, shd_token_file_mask_at(&src->header) + first, err);
+    const int rc =
+        shd_input_read(&src->file, bits, bytes, shd_token_file_mask_at(&src->header) + first, err);
     for (uint64_t i = 0; i < n && rc == 0; i++) {
         const uint64_t bit = offset + i - 8 * first;
         ignored[i] = bits[bit / 8] >> (bit % 8) & 1;
@@ -417,20 +329,21 @@ int shd_source_read_documents(const shd_source *src, uint64_t first, uint64_t n,
 {
     if (first > shd_source_documents(src) || n > shd_source_documents(src) - first) {
         return shd_fail(err, SHD_EINVAL, "'%s' has %llu documents; %llu from %llu on are more",
-                        src->path, (unsigned long long)shd_source_documents(src),
+                        src->file.path, (unsigned long long)shd_source_documents(src),
                         (unsigned long long)n, (unsigned long long)first);
     }
     if (src->format != SHD_DATA_TOKENS) {
         memset(begins, 0, n * sizeof(*begins));
         return 0;
     }
-    SHD_TRY(read_exact(src, begins, n * sizeof(*begins),
-                       shd_token_file_documents_at(&src->header) + first * sizeof(*begins), err));
+    SHD_TRY(shd_input_read(&src->file, begins, n * sizeof(*begins),
+                           shd_token_file_documents_at(&src->header) + first * sizeof(*begins),
+                           err));
     for (uint64_t i = 0; i < n; i++) {
         begins[i] = le64toh(begins[i]);
         if (begins[i] >= src->tokens || (i > 0 && begins[i] <= begins[i - 1])) {
             return shd_fail(err, SHD_EDATA, "the documents of token file '%s' are out of order",
-                            src->path);
+                            src->file.path);
         }
     }
     return 0;
@@ -447,7 +360,8 @@ int shd_source_check(const shd_source *src, uint32_t vocab, shd_error *err)
     }
     if (known ||
         (src->width < 4 && vocab >> (8 * src->width) != 0)) { /* no other id can be there */
-        return check_unchanged(src, err);
+        SHD_TRY(shd_input_check(&src->file, err));
+        return check_origin(src, err);
     }
     const uint64_t n =
         src->tokens < SHD_SOURCE_CHECK_TOKENS ? src->tokens : SHD_SOURCE_CHECK_TOKENS;

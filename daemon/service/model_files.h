@@ -10,7 +10,7 @@
 #include "daemon/base/err.h"
 #include "daemon/model/hf_config.h"
 #include "daemon/service/auth.h"
-#include "daemon/store/input.h"
+#include "daemon/base/input.h"
 #include "daemon/train/export.h"
 #include "daemon/train/import.h"
 #include "daemon/train/spec.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "daemon/base/mem.h"
-#include "daemon/store/input.h"
+#include "daemon/base/input.h"
 #include "daemon/store/json_walk.h"
 
 enum {

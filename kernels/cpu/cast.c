@@ -27,19 +27,8 @@ static void cast_range(void *arg, int64_t begin, int64_t end, int worker)
 {
     const cast_args *t = arg;
     (void)worker;
-#define FROM_F32(to) cast_loop(t, to, SHD_F32, begin, end)
-#define FROM_BF16(to) cast_loop(t, to, SHD_BF16, begin, end)
-#define FROM_F16(to) cast_loop(t, to, SHD_F16, begin, end)
-    switch (t->in_dtype) {
-    case SHD_BF16:
-        SHD_BY_DTYPE(t->out_dtype, FROM_BF16)
-        break;
-    case SHD_F16:
-        SHD_BY_DTYPE(t->out_dtype, FROM_F16)
-        break;
-    default:
-        SHD_BY_DTYPE(t->out_dtype, FROM_F32)
-    }
+#define CAST(to, from) cast_loop(t, to, from, begin, end)
+    SHD_BY_DTYPES(t->out_dtype, t->in_dtype, CAST)
 }
 
 void SHD_FN(cast)(const shd_opctx *ctx, void *out, shd_dtype out_dtype, const void *in,

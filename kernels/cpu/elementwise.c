@@ -1,4 +1,4 @@
-/* Copies and what fills or scales flat memory. */
+/* Copies and what fills flat memory. */
 #include "kernels/cpu/ops_decl.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
@@ -77,22 +77,6 @@ typedef struct scalar_args {
     float *x;
     float s;
 } scalar_args;
-
-static void scale_range(void *arg, int64_t begin, int64_t end, int worker)
-{
-    const scalar_args *t = arg;
-    const float s = t->s;
-    (void)worker;
-    for (int64_t i = begin; i < end; i++) {
-        t->x[i] *= s;
-    }
-}
-
-void SHD_FN(scale)(const shd_opctx *ctx, float *x, float s, int64_t n)
-{
-    scalar_args t = {x, s};
-    shd_cpu_parallel(ctx, n, GRAIN, scale_range, &t);
-}
 
 static void fill_range(void *arg, int64_t begin, int64_t end, int worker)
 {

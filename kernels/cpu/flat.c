@@ -98,19 +98,8 @@ static void tree_range(void *arg, int64_t begin, int64_t end, int worker)
 {
     const tree_args *t = arg;
     (void)worker;
-#define FROM_F32(to) tree_loop(t, to, SHD_F32, begin, end)
-#define FROM_BF16(to) tree_loop(t, to, SHD_BF16, begin, end)
-#define FROM_F16(to) tree_loop(t, to, SHD_F16, begin, end)
-    switch (t->in_dtype) {
-    case SHD_BF16:
-        SHD_BY_DTYPE(t->out_dtype, FROM_BF16)
-        break;
-    case SHD_F16:
-        SHD_BY_DTYPE(t->out_dtype, FROM_F16)
-        break;
-    default:
-        SHD_BY_DTYPE(t->out_dtype, FROM_F32)
-    }
+#define TREE(to, from) tree_loop(t, to, from, begin, end)
+    SHD_BY_DTYPES(t->out_dtype, t->in_dtype, TREE)
     if (t->stream) {
         _mm_sfence();
     }

@@ -11,7 +11,6 @@
 /* elementwise.c */
 void SHD_FLAT_FN(copy)(const shd_opctx *ctx, void *dst, const void *src, size_t bytes);
 void SHD_FLAT_FN(zero)(const shd_opctx *ctx, void *dst, size_t bytes);
-void SHD_FLAT_FN(scale)(const shd_opctx *ctx, float *x, float s, int64_t n);
 void SHD_FLAT_FN(fill_constant)(const shd_opctx *ctx, float *out, int64_t n, float value);
 
 /* cast.c */

@@ -16,7 +16,6 @@ const shd_ops SHD_FLAT_FN(table) = {
     .sum_losses = SHD_FLAT_FN(sum_losses),
     .tree_sum = SHD_FLAT_FN(tree_sum),
     .block_sumsq = SHD_FLAT_FN(block_sumsq),
-    .scale = SHD_FLAT_FN(scale),
     .adamw = SHD_FLAT_FN(adamw),
     .adam = SHD_FLAT_FN(adam),
     .sgd = SHD_FLAT_FN(sgd),

@@ -61,4 +61,28 @@ TYPED_INLINE vf typed_round(shd_dtype dtype, vf x)
         CALL(SHD_F32);                                                                             \
     }
 
+/* CALL(to, from) with both dtypes constants. */
+#define SHD_BY_DTYPES(to, from, CALL)                                                              \
+    switch (from) {                                                                                \
+    case SHD_BF16:                                                                                 \
+        SHD_BY_DTYPE_FROM(to, SHD_BF16, CALL)                                                      \
+        break;                                                                                     \
+    case SHD_F16:                                                                                  \
+        SHD_BY_DTYPE_FROM(to, SHD_F16, CALL)                                                       \
+        break;                                                                                     \
+    default:                                                                                       \
+        SHD_BY_DTYPE_FROM(to, SHD_F32, CALL)                                                       \
+    }
+#define SHD_BY_DTYPE_FROM(to, FROM, CALL)                                                          \
+    switch (to) {                                                                                  \
+    case SHD_BF16:                                                                                 \
+        CALL(SHD_BF16, FROM);                                                                      \
+        break;                                                                                     \
+    case SHD_F16:                                                                                  \
+        CALL(SHD_F16, FROM);                                                                       \
+        break;                                                                                     \
+    default:                                                                                       \
+        CALL(SHD_F32, FROM);                                                                       \
+    }
+
 #endif

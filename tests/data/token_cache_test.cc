@@ -217,7 +217,7 @@ TEST_F(Cache, AFileThatChangesIsRefused)
     std::ofstream(folder_.path("data"), std::ios::app) << "\n";
     EXPECT_EQ(shd_source_read(source_, 0, 1, 256, &id, &err_), SHD_EDATA);
     EXPECT_EQ(std::string(err_.message), "'" + folder_.path("data") +
-                                             "' has changed since it was tokenized; start a new "
+                                             "' has changed since it was opened; start a new "
                                              "job on the new file");
     EXPECT_EQ(shd_source_check(source_, 256, &err_), SHD_EDATA);
 }

@@ -71,7 +71,7 @@ class Data(harness.TestCase):
         with open(lines, "a") as out:
             out.write("\n")
         job = daemon.wait_state("long", "failed")
-        self.assertIn("has changed since it was tokenized", job["reason"])
+        self.assertIn("has changed since it was opened", job["reason"])
         self.assertServes(daemon)
         self.losses(daemon, "new", "--data", lines)  # of the new contents
 

@@ -10,7 +10,7 @@ from harness import EXIT_DONE, EXIT_REFUSED, count
 FOREVER = 100000000
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 
-# Resident memory of a daemon of two ranks beyond what its jobs have planned: code and libraries (gRPC, protobuf, BLIS),
+# Resident memory of a daemon of two ranks beyond what its jobs have planned: code and libraries (gRPC, protobuf, oneDNN),
 # stacks and allocator caches of its threads, histories. Measured: 17 MiB without a job, 27 with one, 38 after 1,000
 # attaches by 64 clients, with 200 connections open, and beside a job of 280 MiB.
 BASE = 64 << 20

@@ -36,21 +36,9 @@ TEST(Elementwise, AddAlsoInPlace)
     }
 }
 
-TEST(Elementwise, ScaleAndFill)
+TEST(Elementwise, Fill)
 {
     for (int64_t n : kSizes) {
-        const Floats x = Random(n, 3);
-        Doubles want;
-        for (float v : x) {
-            want.push_back(v * 0.37f);
-        }
-        ExpectOp(
-            [&](const shd_ops *ops, const shd_opctx *ctx) {
-                Floats y = x;
-                ops->scale(ctx, y.data(), 0.37f, n);
-                return y;
-            },
-            want, 0.0, "scale");
         ExpectOp(
             [&](const shd_ops *ops, const shd_opctx *ctx) {
                 Floats y = Garbage(n);
@@ -194,8 +182,6 @@ TEST(Elementwise, PositionDoesNotMatter)
             out.push_back(f);
             out.push_back(b);
         }
-        out.push_back(Floats(x.begin() + begin, x.begin() + end));
-        shd_ops_cpu_named(isa)->scale(ctx.get(), out.back().data(), 1.1f, m);
         return out;
     };
     for (const char *isa : kIsas) {

@@ -35,7 +35,6 @@ TEST(NullOps, TouchNoMemory)
     null->sum_losses(ctx.get(), d, p, 32);
     null->tree_sum(ctx.get(), p, SHD_F32, in, SHD_BF16, 4, 1024, 1);
     null->block_sumsq(ctx.get(), d, p, SHD_F16, 1024);
-    null->scale(ctx.get(), p, 2.0f, 1024);
     null->adamw(ctx.get(), p, p, p, p, 1024, &a);
     null->fill_normal(ctx.get(), p, 1024, 1, 1, 0, 0.0f, 1.0f);
     null->fill_constant(ctx.get(), p, 1024, 0.0f);

@@ -1,5 +1,5 @@
-/* Files that must not change while they are read; see input.h. Floor F3. */
-#include "daemon/store/input.h"
+/* Files that must not change while they are read; see input.h. Floor F0. */
+#include "daemon/base/input.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ void shd_input_fini(shd_input *input)
     *input = (shd_input){.fd = -1};
 }
 
-static int check_unchanged(const shd_input *input, shd_error *err)
+int shd_input_check(const shd_input *input, shd_error *err)
 {
     struct stat st;
     if (fstat(input->fd, &st) != 0) {
@@ -86,5 +86,5 @@ int shd_input_read(const shd_input *input, void *out, uint64_t bytes, uint64_t o
         offset += (uint64_t)got;
         bytes -= (uint64_t)got;
     }
-    return check_unchanged(input, err);
+    return shd_input_check(input, err);
 }

@@ -1,5 +1,5 @@
 /* A file that must stay what it was when it was opened, read with pread: a mapping would raise
- * SIGBUS when somebody cuts it. Floor F3; after opening, reads are safe from any thread. */
+ * SIGBUS when somebody cuts it. Floor F0; after opening, reads are safe from any thread. */
 #ifndef SHD_DAEMON_STORE_INPUT_H
 #define SHD_DAEMON_STORE_INPUT_H
 
@@ -30,6 +30,9 @@ void shd_input_fini(shd_input *input); /* a zeroed one is fine once fd is -1 */
  * past its end, SHD_EIO what the system said. */
 int shd_input_read(const shd_input *input, void *out, uint64_t bytes, uint64_t offset,
                    shd_error *err);
+
+/* SHD_EDATA when the file is no longer what it was; SHD_EIO. */
+int shd_input_check(const shd_input *input, shd_error *err);
 
 #ifdef __cplusplus
 }
