@@ -24,6 +24,7 @@ class Shutdown(harness.TestCase):
                 daemon.submit("s", FOREVER)
                 watcher = daemon.spawn("--json", "attach", "s", "--from", 1)
                 daemon.wait_step("s", 10)
+                harness.wait_for("the watcher's first line", lambda: watcher.lines)
                 pid = daemon.pid
                 began = time.monotonic()
                 self.ended(daemon, daemon.stop(number))
