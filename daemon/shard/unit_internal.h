@@ -1,0 +1,37 @@
+/* What the files of the units share. Floor F3; private to daemon/shard. */
+#ifndef SHD_DAEMON_SHARD_UNIT_INTERNAL_H
+#define SHD_DAEMON_SHARD_UNIT_INTERNAL_H
+
+#include "daemon/shard/unit.h"
+
+/* Element i of memory of `dtype`. */
+static inline void *shd_unit_element(void *data, shd_dtype dtype, int64_t i)
+{
+    return (char *)data + i * (int64_t)shd_dtype_size(dtype);
+}
+
+static inline int64_t shd_unit_length(const shd_range *range)
+{
+    return range->end - range->begin;
+}
+
+/* Memory for n elements. */
+static inline int shd_unit_take(shd_units *units, shd_tag tag, shd_dtype dtype, int64_t n,
+                                void **out, shd_error *err)
+{
+    return shd_arena_alloc(units->arena, tag, (uint64_t)n * shd_dtype_size(dtype), out, err);
+}
+
+static inline void shd_unit_zero(shd_units *units, void *data, shd_dtype dtype, int64_t n)
+{
+    shd_device_ops(units->dev)
+        ->zero(shd_device_opctx(units->dev), data, (size_t)n * shd_dtype_size(dtype));
+}
+
+/* A part that this rank alone holds is complete as it is. */
+static inline int shd_unit_alone(const shd_units *units, shd_group group)
+{
+    return shd_comm_size(units->groups[group]) == 1;
+}
+
+#endif
