@@ -16,11 +16,12 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/data/digest.h"
 #include "daemon/data/documents.h"
 #include "daemon/data/token_file.h"
 
 #define CHUNK (1u << 20)
-#define SECRET_BYTES 192u
+#define SECRET_BYTES SHD_DIGEST_KEY_BYTES
 #define SECRET_NAME "secret"
 #define SUFFIX ".tokens"
 #define ASIDE "new-" /* begin of the names of files in the making */
@@ -193,7 +194,7 @@ typedef struct text {
     const char *path;
     struct stat st;
     uint64_t at;
-    XXH3_state_t *hash;
+    shd_digest *digest;
     shd_token_progress *progress;
 } text;
 
@@ -217,21 +218,15 @@ static int read_some(void *arg, char *buffer, size_t n, size_t *got, shd_error *
     if (have < 0) {
         return shd_fail(err, SHD_EIO, "cannot read '%s': %s", t->path, strerror(errno));
     }
-    XXH3_128bits_update(t->hash, buffer, (size_t)have);
+    shd_digest_add(t->digest, buffer, (size_t)have);
     t->at += (uint64_t)have;
     *got = (size_t)have;
     __atomic_fetch_add(&t->progress->done, (uint64_t)have, __ATOMIC_RELAXED);
     return t->at > (uint64_t)t->st.st_size ? changed(t, err) : 0;
 }
 
-static void begin_reading(const shd_token_cache *c, text *t)
-{
-    t->at = 0;
-    XXH3_128bits_reset_withSecret(t->hash, c->secret, SECRET_BYTES);
-}
-
-/* The file is what it was at the begin; *hash gets the digest of what was read, all of it. */
-static int end_reading(const text *t, XXH128_hash_t *hash, shd_error *err)
+/* The file is what it was at the begin; `content` gets the digest of what was read, all of it. */
+static int end_reading(text *t, unsigned char content[SHD_DIGEST_BYTES], shd_error *err)
 {
     struct stat st;
     if (fstat(t->fd, &st) < 0) {
@@ -241,35 +236,39 @@ static int end_reading(const text *t, XXH128_hash_t *hash, shd_error *err)
         st.st_mtim.tv_sec != t->st.st_mtim.tv_sec || st.st_mtim.tv_nsec != t->st.st_mtim.tv_nsec) {
         return changed(t, err);
     }
-    *hash = XXH3_128bits_digest(t->hash);
+    shd_digest_take(t->digest, content);
+    t->at = 0;
     return 0;
 }
 
-static int hash_text(const shd_token_cache *c, text *t, XXH128_hash_t *hash, shd_error *err)
+static int digest_text(text *t, unsigned char content[SHD_DIGEST_BYTES], shd_error *err)
 {
     char *buffer = shd_malloc(CHUNK);
     size_t got = 1;
     int rc = 0;
-    begin_reading(c, t);
     while (rc == 0 && got > 0) {
         rc = read_some(t, buffer, CHUNK, &got, err);
     }
     free(buffer);
-    return rc == 0 ? end_reading(t, hash, err) : rc;
+    return rc == 0 ? end_reading(t, content, err) : rc;
 }
 
-/* What names the file: the text's digest, the tokenizer, the format, and this file's version. */
-static void make_key(const shd_token_cache *c, const XXH128_hash_t *content, shd_data_format format,
-                     const shd_tokenizer *tok, uint64_t key[2])
+/* What names the file: the text's digest, the tokenizer's, the format, and this file's version. */
+static void make_key(const shd_token_cache *c, const unsigned char content[SHD_DIGEST_BYTES],
+                     shd_data_format format, const shd_tokenizer *tok, uint64_t key[2])
 {
-    char all[160];
-    const int n = snprintf(all, sizeof(all), "%016llx%016llx %s %s %d %u",
-                           (unsigned long long)content->high64, (unsigned long long)content->low64,
-                           shd_tokenizer_name(tok), shd_tokenizer_digest(tok), (int)format,
-                           SHD_TOKEN_FILE_VERSION);
-    const XXH128_hash_t hash = XXH3_128bits_withSecret(all, (size_t)n, c->secret, SECRET_BYTES);
-    key[0] = hash.low64;
-    key[1] = hash.high64;
+    const uint32_t kinds[] = {SHD_TOKEN_FILE_VERSION, (uint32_t)format};
+    const char *name = shd_tokenizer_name(tok);
+    unsigned char all[SHD_DIGEST_BYTES];
+    shd_digest *digest = shd_digest_create(c->secret, SECRET_BYTES);
+    shd_digest_add_sized(digest, "name", 4); /* not the digest of a text */
+    shd_digest_add(digest, kinds, sizeof(kinds));
+    shd_digest_add(digest, content, SHD_DIGEST_BYTES);
+    shd_digest_add_sized(digest, name, strlen(name));
+    shd_digest_add_sized(digest, shd_tokenizer_digest(tok), SHD_TOKENIZER_DIGEST);
+    shd_digest_take(digest, all);
+    shd_digest_free(digest);
+    memcpy(key, all, 2 * sizeof(*key));
 }
 
 /* ---- files ---- */
@@ -334,18 +333,18 @@ static int open_file(shd_token_cache *c, const char *name, const uint64_t key[2]
 }
 
 static int write_file(shd_token_cache *c, text *t, shd_data_format format, shd_tokenizer *tok,
-                      const XXH128_hash_t *content, const uint64_t key[2], int fd, shd_error *err)
+                      const unsigned char content[SHD_DIGEST_BYTES], const uint64_t key[2], int fd,
+                      shd_error *err)
 {
     shd_token_writer *writer;
     shd_token_header header;
-    XXH128_hash_t again;
+    unsigned char again[SHD_DIGEST_BYTES];
     SHD_TRY(shd_token_writer_create(fd, c->dir, shd_tokenizer_vocab(tok), key, &writer, err));
-    begin_reading(c, t);
     int rc = shd_documents_write(read_some, t, format, tok, &t->progress->cancel, writer, err);
     if (rc == 0) {
-        rc = end_reading(t, &again, err);
+        rc = end_reading(t, again, err);
     }
-    if (rc == 0 && !XXH128_isEqual(again, *content)) {
+    if (rc == 0 && memcmp(again, content, SHD_DIGEST_BYTES) != 0) {
         rc = changed(t, err);
     }
     rc = rc == 0 ? shd_token_writer_finish(writer, &header, err) : rc;
@@ -356,8 +355,8 @@ static int write_file(shd_token_cache *c, text *t, shd_data_format format, shd_t
 }
 
 static int build(shd_token_cache *c, text *t, shd_data_format format, shd_tokenizer *tok,
-                 const XXH128_hash_t *content, const uint64_t key[2], const char *name,
-                 shd_error *err)
+                 const unsigned char content[SHD_DIGEST_BYTES], const uint64_t key[2],
+                 const char *name, shd_error *err)
 {
     char aside[NAME_BYTES];
     snprintf(aside, sizeof(aside), ASIDE "%u", atomic_fetch_add(&c->made, 1));
@@ -379,7 +378,7 @@ static int build(shd_token_cache *c, text *t, shd_data_format format, shd_tokeni
 static int get(shd_token_cache *c, text *t, shd_data_format format, shd_tokenizer *tok,
                shd_source **out, shd_error *err)
 {
-    XXH128_hash_t content;
+    unsigned char content[SHD_DIGEST_BYTES];
     uint64_t key[2];
     char name[NAME_BYTES];
     if (fstat(t->fd, &t->st) < 0) {
@@ -391,15 +390,15 @@ static int get(shd_token_cache *c, text *t, shd_data_format format, shd_tokenize
     }
     __atomic_store_n(&t->progress->done, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&t->progress->total, 2 * (uint64_t)t->st.st_size, __ATOMIC_RELAXED);
-    SHD_TRY(hash_text(c, t, &content, err));
-    make_key(c, &content, format, tok, key);
+    SHD_TRY(digest_text(t, content, err));
+    make_key(c, content, format, tok, key);
     snprintf(name, sizeof(name), "%016llx%016llx" SUFFIX, (unsigned long long)key[1],
              (unsigned long long)key[0]);
     int rc = open_file(c, name, key, t, out, err);
     if (rc != SHD_ENOTFOUND) {
         return rc;
     }
-    SHD_TRY(build(c, t, format, tok, &content, key, name, err));
+    SHD_TRY(build(c, t, format, tok, content, key, name, err));
     rc = open_file(c, name, key, t, out, err);
     trim(c, name);
     return rc == SHD_ENOTFOUND ? shd_fail(err, SHD_EIO,
@@ -414,11 +413,11 @@ int shd_token_cache_get(shd_token_cache *c, int fd, const char *path, shd_data_f
                         shd_error *err)
 {
     shd_error own;
-    text t = {.fd = fd, .path = path, .progress = progress, .hash = XXH3_createState()};
-    if (t.hash == NULL) {
-        abort();
-    }
+    text t = {.fd = fd,
+              .path = path,
+              .progress = progress,
+              .digest = shd_digest_create(c->secret, SECRET_BYTES)};
     const int rc = get(c, &t, format, tok, out, err != NULL ? err : &own);
-    XXH3_freeState(t.hash);
+    shd_digest_free(t.digest);
     return rc;
 }

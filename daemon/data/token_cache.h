@@ -2,8 +2,9 @@
  * text's content, the tokenizer and the format. Floor F3; any thread, several at a time.
  *
  * A file of the cache is private to the daemon, written aside, flushed and renamed, and verified
- * before every use. Who gets one has shown the text itself: its name is a keyed digest of all of
- * the text (XXH3-128 with a secret of this cache), so no other way leads to it. When the files take
+ * before every use. Who gets one has shown the text and the tokenizer themselves: its name is a
+ * digest of all of both (BLAKE2b, with a secret of this cache as the key), so no other way leads to
+ * it, and nobody can make two texts or two tokenizers meet there. When the files take
  * more than the limit, those that were used longest ago are deleted; a job that reads one keeps it
  * open. */
 #ifndef SHD_DAEMON_DATA_TOKEN_CACHE_H

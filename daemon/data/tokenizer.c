@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/data/digest.h"
 #include "daemon/data/tokenizer_internal.h"
 #include "daemon/data/utf8.h"
 
@@ -92,35 +92,25 @@ shd_tokenizer *shd_tokenizer_bytes(void)
         const char byte = (char)b;
         shd_tokenizer_put_piece(tok, b, &byte, 1, SHD_PIECE_TEXT, NULL);
     }
-    snprintf(tok->digest, sizeof(tok->digest), "%032x", MEANING_VERSION);
+    snprintf(tok->digest, sizeof(tok->digest), "%064x", MEANING_VERSION);
     return tok;
-}
-
-static void digest_file(XXH3_state_t *state, const char *bytes, size_t n)
-{
-    const uint64_t size = n;
-    XXH3_128bits_update(state, &size, sizeof(size));
-    if (n > 0) {
-        XXH3_128bits_update(state, bytes, n);
-    }
 }
 
 static void make_digest(shd_tokenizer *tok, const shd_tokenizer_files *files)
 {
+    static const char what[] = "shardd tokenizer";
     const uint64_t version = MEANING_VERSION;
-    XXH3_state_t *state = XXH3_createState();
-    if (state == NULL) {
-        abort();
+    unsigned char bytes[SHD_DIGEST_BYTES];
+    shd_digest *digest = shd_digest_create(what, sizeof(what) - 1);
+    shd_digest_add(digest, &version, sizeof(version));
+    shd_digest_add_sized(digest, files->json, files->json != NULL ? files->json_size : 0);
+    shd_digest_add_sized(digest, files->model, files->model != NULL ? files->model_size : 0);
+    shd_digest_add_sized(digest, files->config, files->config != NULL ? files->config_size : 0);
+    shd_digest_take(digest, bytes);
+    shd_digest_free(digest);
+    for (size_t i = 0; i < sizeof(bytes); i++) {
+        snprintf(tok->digest + 2 * i, 3, "%02x", bytes[i]);
     }
-    XXH3_128bits_reset(state);
-    XXH3_128bits_update(state, &version, sizeof(version));
-    digest_file(state, files->json, files->json != NULL ? files->json_size : 0);
-    digest_file(state, files->model, files->model != NULL ? files->model_size : 0);
-    digest_file(state, files->config, files->config != NULL ? files->config_size : 0);
-    const XXH128_hash_t hash = XXH3_128bits_digest(state);
-    XXH3_freeState(state);
-    snprintf(tok->digest, sizeof(tok->digest), "%016llx%016llx", (unsigned long long)hash.high64,
-             (unsigned long long)hash.low64);
 }
 
 /* <0x41> */

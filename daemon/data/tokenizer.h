@@ -51,7 +51,9 @@ shd_tokenizer *shd_tokenizer_ref(shd_tokenizer *tok); /* one more owner */
 void shd_tokenizer_free(shd_tokenizer *tok);          /* NULL is fine */
 
 const char *shd_tokenizer_name(const shd_tokenizer *tok); /* "bytes" | "bpe" | "sentencepiece" */
-/* 32 hexadecimal digits of what the tokenizer was made from. */
+/* So many hexadecimal digits of what the tokenizer was made from. No two files of different bytes
+ * can be found that have the same: a cached token file is found by it. */
+#define SHD_TOKENIZER_DIGEST 64
 const char *shd_tokenizer_digest(const shd_tokenizer *tok);
 uint32_t shd_tokenizer_vocab(const shd_tokenizer *tok); /* every id is below */
 /* Begin and end of a text: tokenizer_config.json says so, else the model file, else the usual names

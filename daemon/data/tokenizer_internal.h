@@ -38,7 +38,7 @@ typedef struct shd_stage {
 struct shd_tokenizer {
     atomic_uint owners;
     const char *name;
-    char digest[33];
+    char digest[SHD_TOKENIZER_DIGEST + 1];
     uint32_t vocab;
     shd_piece *pieces; /* [vocab] */
     uint32_t pieces_capacity;

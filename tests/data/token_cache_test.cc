@@ -172,6 +172,37 @@ TEST_F(Cache, IsMadeOnceAndUsedAgain)
     EXPECT_EQ(Files().size(), 3u);
 }
 
+// What the file is called depends on every byte of the tokenizer, and on a secret.
+TEST_F(Cache, NobodyKnowsTheNameOfAFile)
+{
+    const std::string path = folder_.Write("a", "{\"text\":\"ABC\"}");
+    std::ifstream in("tests/data/tokenizers/gpt2.json", std::ios::binary);
+    std::stringstream json;
+    json << in.rdbuf();
+    std::vector<std::string> keys, digests;
+    for (const std::string &bytes : {json.str(), json.str() + " ", json.str()}) {
+        shd_tokenizer_files files = {};
+        files.path = "t";
+        files.json = bytes.data();
+        files.json_size = bytes.size();
+        shd_tokenizer_free(tok_);
+        ASSERT_EQ(shd_tokenizer_create(&files, &tok_, &err_), 0) << err_.message;
+        ASSERT_EQ(Get(path), 0) << err_.message;
+        keys.push_back(shd_source_key(source_));
+        digests.push_back(shd_tokenizer_digest(tok_));
+    }
+    EXPECT_NE(keys[0], keys[1]);
+    EXPECT_EQ(keys[0], keys[2]);
+    EXPECT_NE(digests[0], digests[1]);
+    EXPECT_EQ(digests[0].size(), static_cast<size_t>(SHD_TOKENIZER_DIGEST));
+    EXPECT_EQ(Files().size(), 2u);
+    ASSERT_EQ(unlink(folder_.path("tokens/secret").c_str()), 0); // as on another machine
+    Open(0);
+    ASSERT_EQ(Get(path), 0) << err_.message;
+    EXPECT_NE(shd_source_key(source_), keys[0]);
+    EXPECT_EQ(Files().size(), 3u);
+}
+
 TEST_F(Cache, ADamagedFileIsMadeAnew)
 {
     const std::string path = folder_.Write("a", "{\"text\":\"ABCDEF\"}");
