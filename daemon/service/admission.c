@@ -146,7 +146,7 @@ static int prepare(request *r)
     shd_admission *a = &r->admission;
     look_up_owner(a->who.uid, a->owner);
     SHD_TRY(open_model(r));
-    SHD_TRY(shd_spec_resolve(r->message, r->n_ranks, config_of(r), &a->spec, &a->err));
+    SHD_TRY(shd_spec_resolve(r->message, r->n_ranks, 0, config_of(r), &a->spec, &a->err));
     if (r->open_files) {
         SHD_TRY(open_weights(r));
     }
@@ -180,6 +180,8 @@ static int try_change(const request *r, const change *c, uint64_t *needs)
     if (c->zero3) {
         m.strategy = (char *)"zero3";
         m.n_shard_degrees = 0;
+        m.has_shard_group_case = SHARD__V1__JOB_SPEC__HAS_SHARD_GROUP__NOT_SET;
+        m.reshard_after_forward = (char *)"";
     }
     if (c->micro_batch != 0) {
         m.has_micro_batch_case = SHARD__V1__JOB_SPEC__HAS_MICRO_BATCH_MICRO_BATCH;
@@ -196,7 +198,7 @@ static int try_change(const request *r, const change *c, uint64_t *needs)
     }
     shd_spec spec;
     shd_plan plan;
-    if (shd_spec_resolve(&m, r->n_ranks, config_of(r), &spec, NULL) < 0) {
+    if (shd_spec_resolve(&m, r->n_ranks, 0, config_of(r), &spec, NULL) < 0) {
         return 0; /* e.g. the batch does not divide: not a setting to name */
     }
     int fits = 0;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/shard/strategy.h"
 
 #define KI UINT64_C(1024)
 #define AT(field) offsetof(shd_config, field)
@@ -23,7 +24,7 @@ const shd_key shd_keys[SHD_N_KEYS] = {
     {"state_dir", NULL, SHD_KEY_WORD, AT(state_dir), 0, 0, "/var/lib/shardd", 0,
      "directory that belongs to this daemon alone"},
     {"device", NULL, SHD_KEY_WORD, AT(device), 0, 0, "cpu", 0, "what ranks compute on: cpu"},
-    {"ranks", NULL, SHD_KEY_COUNT, AT(ranks), 1, 1024, NULL, 0,
+    {"ranks", NULL, SHD_KEY_COUNT, AT(ranks), 1, SHD_MAX_RANKS, NULL, 0,
      "ranks; computed: CPUs / threads_per_rank"},
     {"threads_per_rank", NULL, SHD_KEY_COUNT, AT(threads_per_rank), 1, 1024, "1", 0,
      "threads that share the operations of a rank"},

@@ -39,7 +39,8 @@ static int needs_params(const shd_pipeline *pl, uint32_t i, uint32_t unit)
 static int keep(const shd_pipeline *pl, const shd_units *units, uint32_t i, uint32_t n,
                 uint32_t unit)
 {
-    const uint32_t horizon = units->strategy.reshard_after_forward && i + 2 < n ? i + 2 : n;
+    const int stays = units->strategy.p > 1 && units->strategy.regather == 1;
+    const uint32_t horizon = !stays && i + 2 < n ? i + 2 : n;
     for (uint32_t later = i + 1; later < horizon; later++) {
         if (needs_params(pl, later, unit)) {
             return 1;

@@ -14,10 +14,16 @@ enum { MAX_SEQUENCES = 1 << 20, MAX_PATTERNS = 1000 };
 #define MAX_STEPS UINT64_C(1000000000)
 
 static const char *const checkpointings[] = {"none", "selective", "full"};
+static const char *const levels[] = {"run", "strategy", "world"};
 
 const char *shd_checkpointing_name(shd_checkpointing checkpointing)
 {
     return checkpointings[checkpointing];
+}
+
+const char *shd_determinism_name(shd_determinism level)
+{
+    return levels[level];
 }
 
 static int check_name(const char *name, shd_error *err)
@@ -104,9 +110,6 @@ static int check_unsupported(const Shard__V1__JobSpec *in, shd_error *err)
 {
     SHD_TRY(only("offload-optimizer", in->offload_optimizer, "none", err));
     SHD_TRY(only("offload-params", in->offload_params, "none", err));
-    if (strcmp(in->determinism, "run") != 0) { /* the level strategy holds all of run's promises */
-        SHD_TRY(only("determinism", in->determinism, "strategy", err));
-    }
     if (in->has_checkpoint_every_case && in->checkpoint_every != 0) {
         return shd_fail(err, SHD_EUNSUPPORTED,
                         "--checkpoint-every %llu: checkpoints are not available in this version; "
@@ -154,6 +157,73 @@ static int resolve_init(const Shard__V1__JobSpec *in, int directory, shd_spec *o
     return 0;
 }
 
+static int resolve_strategy(const Shard__V1__JobSpec *in, uint32_t max_ranks, uint32_t node_ranks,
+                            shd_spec *out, shd_error *err)
+{
+    const uint32_t ranks = in->has_ranks_case ? in->ranks : max_ranks;
+    if (ranks == 0 || ranks > SHD_MAX_WORLD) {
+        return whole("ranks", ranks, 1, max_ranks, err);
+    }
+    if (ranks > max_ranks) {
+        return shd_fail(err, SHD_EINVAL,
+                        "--ranks %u: the daemon has %u; ask for at most that, or start the daemon "
+                        "with more",
+                        ranks, max_ranks);
+    }
+    if (in->has_shard_group_case) {
+        SHD_TRY(whole("shard-group", in->shard_group, 1, ranks, err));
+    }
+    const shd_strategy_request request = {
+        .world = ranks,
+        .name = in->strategy,
+        .degrees = in->shard_degrees,
+        .n_degrees = (uint32_t)in->n_shard_degrees,
+        .group = in->has_shard_group_case ? in->shard_group : 0,
+        .node = node_ranks,
+        .reshard = in->reshard_after_forward,
+    };
+    return shd_strategy_resolve(&request, &out->strategy, err);
+}
+
+static int is_power_of_two(uint32_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* Under the level world, trees of one width are cut over the ranks, which only powers of two allow.
+ */
+static int resolve_determinism(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+{
+    const uint32_t world = out->strategy.world;
+    int level = SHD_DETERMINISM_STRATEGY;
+    if (in->determinism[0] != '\0') {
+        SHD_TRY(choice("determinism", in->determinism, levels, 3, &level, err));
+    }
+    out->determinism = (shd_determinism)level;
+    out->reduction_width = in->has_reduction_width_case ? in->reduction_width : world;
+    if (level != SHD_DETERMINISM_WORLD) {
+        return out->reduction_width == world
+                   ? 0
+                   : shd_fail(err, SHD_EINVAL,
+                              "--reduction-width %u: under --determinism %s sums are over the "
+                              "ranks of the job (%u); give --determinism world, or leave it out",
+                              out->reduction_width, levels[level], world);
+    }
+    SHD_TRY(whole("reduction-width", out->reduction_width, 1, SHD_MAX_WORLD, err));
+    if (!is_power_of_two(world)) {
+        return shd_fail(err, SHD_EINVAL,
+                        "--determinism world with --ranks %u: the number of ranks must be a power "
+                        "of two; give --ranks %u, or --determinism strategy",
+                        world, UINT32_C(1) << (31 - __builtin_clz(world)));
+    }
+    if (!is_power_of_two(out->reduction_width) || out->reduction_width < world) {
+        return shd_fail(err, SHD_EINVAL,
+                        "--reduction-width %u: must be a power of two of at least --ranks %u",
+                        out->reduction_width, world);
+    }
+    return 0;
+}
+
 static int resolve_batch(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
 {
     const uint32_t world = out->strategy.world;
@@ -181,12 +251,6 @@ static int resolve_batch(const Shard__V1__JobSpec *in, shd_spec *out, shd_error 
             err, SHD_EINVAL,
             "--seq-len %u is longer than the model's context of %lld; give at most that",
             out->seq_len, (long long)out->model.context);
-    }
-    if (in->has_reduction_width_case && in->reduction_width != world) {
-        return shd_fail(err, SHD_EUNSUPPORTED,
-                        "--reduction-width %u: this version reduces over exactly the ranks of the "
-                        "job (%u)",
-                        in->reduction_width, world);
     }
     return 0;
 }
@@ -404,23 +468,15 @@ static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *
     return 0;
 }
 
-static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, const shd_model_config *config,
-                   shd_spec *out, shd_error *err)
+static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, uint32_t node_ranks,
+                   const shd_model_config *config, shd_spec *out, shd_error *err)
 {
     SHD_TRY(check_name(in->name, err));
     strncpy(out->name, in->name, sizeof out->name - 1);
     SHD_TRY(check_unsupported(in, err));
     SHD_TRY(resolve_model(in, config, out, err));
-    const uint32_t ranks = in->has_ranks_case ? in->ranks : max_ranks;
-    SHD_TRY(whole("ranks", ranks, 1, SHD_MAX_WORLD, err));
-    if (ranks > max_ranks) {
-        return shd_fail(err, SHD_EINVAL,
-                        "--ranks %u: the daemon has %u; ask for at most that, or start the daemon "
-                        "with more",
-                        ranks, max_ranks);
-    }
-    SHD_TRY(shd_strategy_make(in->strategy, in->shard_degrees, (uint32_t)in->n_shard_degrees, ranks,
-                              &out->strategy, err));
+    SHD_TRY(resolve_strategy(in, max_ranks, node_ranks, out, err));
+    SHD_TRY(resolve_determinism(in, out, err));
     if (in->data[0] != '\0') {
         out->data_path = shd_strdup(in->data);
     }
@@ -443,11 +499,11 @@ static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, const shd_m
     return whole("priority", out->priority, 1, 100, err);
 }
 
-int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks,
+int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, uint32_t node_ranks,
                      const shd_model_config *config, shd_spec *out, shd_error *err)
 {
     *out = (shd_spec){0};
-    const int rc = resolve(in, max_ranks, config, out, err);
+    const int rc = resolve(in, max_ranks, node_ranks, config, out, err);
     if (rc < 0) {
         shd_spec_fini(out);
     }

@@ -41,10 +41,12 @@ typedef struct shd_spec {
     int packing; /* documents end to end, else one a window */
     shd_model_config model;
     shd_strategy strategy; /* degrees, world */
-    uint64_t steps;        /* 0: no end (client-driven jobs only) */
-    uint32_t micro_batch;  /* sequences per leaf */
-    uint32_t global_batch; /* sequences per optimizer step */
-    uint32_t accumulation; /* leaves per rank and step = global_batch / (micro_batch * world) */
+    shd_determinism determinism;
+    uint32_t reduction_width; /* V: leaves of one reduction tree; W unless the level is world */
+    uint64_t steps;           /* 0: no end (client-driven jobs only) */
+    uint32_t micro_batch;     /* sequences per leaf */
+    uint32_t global_batch;    /* sequences per optimizer step */
+    uint32_t accumulation;    /* leaves per rank and step = global_batch / (micro_batch * world) */
     uint32_t seq_len;
     shd_optim optim;
     shd_schedule schedule; /* learning rate by optimizer step */
@@ -65,12 +67,13 @@ typedef struct shd_spec {
     uint32_t priority;
 } shd_spec;
 
-/* Checks `in` against itself and against a daemon of `max_ranks` ranks, and fills *out. `config` is
- * that of the model directory in->model; NULL: in->model is a preset. Every refusal names the field
+/* Checks `in` against itself and against a daemon of `max_ranks` ranks, of which `node_ranks` are
+ * on a node (0: all), and fills *out. `config` is that of the model directory in->model; NULL:
+ * in->model is a preset. Every refusal names the field
  * as its CLI flag, the value, and what is accepted; what another version may offer but this one
  * does not is SHD_EUNSUPPORTED. A setting that has no effect on such a job is refused. Files are
  * not touched. */
-int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks,
+int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, uint32_t node_ranks,
                      const shd_model_config *config, shd_spec *out, shd_error *err);
 /* A copy with strings of its own. */
 void shd_spec_copy(shd_spec *out, const shd_spec *in);
@@ -78,6 +81,9 @@ void shd_spec_fini(shd_spec *spec);
 
 /* Is the parameter of this name frozen? */
 int shd_spec_freezes(const shd_spec *spec, const char *parameter);
+
+/* "run", "strategy", "world". Static storage. */
+const char *shd_determinism_name(shd_determinism level);
 
 /* "none", "selective", "full". Static storage. */
 const char *shd_checkpointing_name(shd_checkpointing checkpointing);

@@ -64,6 +64,12 @@ Shard__V1__JobSpec *shd_spec_to_proto(const shd_spec *spec)
     out->shard_degrees[0] = spec->strategy.p;
     out->shard_degrees[1] = spec->strategy.g;
     out->shard_degrees[2] = spec->strategy.o;
+    char reshard[SHD_STRATEGY_RESHARD_LEN];
+    out->reshard_after_forward = shd_strdup(shd_strategy_reshard(&spec->strategy, reshard));
+    const uint32_t group = shd_strategy_shard_group(&spec->strategy);
+    if (group > 0) {
+        SET(shard_group, SHARD_GROUP_SHARD_GROUP, group);
+    }
     out->optimizer = shd_strdup(shd_optim_name(spec->optim.kind));
     out->schedule = shd_strdup(shd_schedule_name(spec->schedule.kind));
     out->dtype = shd_strdup(shd_dtype_name(spec->dtype));
@@ -71,7 +77,7 @@ Shard__V1__JobSpec *shd_spec_to_proto(const shd_spec *spec)
     out->activation_checkpointing = shd_strdup(shd_checkpointing_name(spec->checkpointing));
     out->offload_optimizer = shd_strdup("none");
     out->offload_params = shd_strdup("none");
-    out->determinism = shd_strdup("strategy");
+    out->determinism = shd_strdup(shd_determinism_name(spec->determinism));
     out->eval_data = shd_strdup(spec->eval_path != NULL ? spec->eval_path : "");
     out->init_from = shd_strdup(spec->init_from != NULL ? spec->init_from : "");
     out->data_format = shd_strdup(shd_data_format_name(spec->data_format));
@@ -85,7 +91,7 @@ Shard__V1__JobSpec *shd_spec_to_proto(const shd_spec *spec)
     SET(weight_decay, WEIGHT_DECAY_WEIGHT_DECAY, spec->weight_decay);
     out->decay_all = spec->decay_all;
     SET(clip, CLIP_CLIP, spec->clip);
-    SET(reduction_width, REDUCTION_WIDTH_REDUCTION_WIDTH, spec->strategy.world);
+    SET(reduction_width, REDUCTION_WIDTH_REDUCTION_WIDTH, spec->reduction_width);
     SET(seed, SEED_SEED, spec->seed);
     SET(checkpoint_every, CHECKPOINT_EVERY_CHECKPOINT_EVERY, 0);
     SET(eval_split, EVAL_SPLIT_EVAL_SPLIT, spec->eval_split);

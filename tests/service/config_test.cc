@@ -130,7 +130,7 @@ TEST_F(Config, WrongFilesAreRefusedWithTheLine)
 {
     expect_refused("\n\nrank = 3\n", {"f.conf:3:", "'rank'", "ranks", "watch_history"});
     expect_refused("ranks = 2\n# x\nranks = 3\n", {"f.conf:3:", "ranks = '3'", "line 1"});
-    expect_refused("ranks = many\n", {"f.conf:1:", "ranks = 'many'", "1 to 1024"});
+    expect_refused("ranks = many\n", {"f.conf:1:", "ranks = 'many'", "1 to 64"});
     for (const char *bad :
          {"0", "1025", "-1", "+1", " ", "1.5", "1 2", "0x10", "99999999999999999999"}) {
         expect_refused(std::string("ranks = ") + bad + "\n", {"f.conf:1:"});

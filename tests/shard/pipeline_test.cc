@@ -14,7 +14,7 @@ namespace
 class Chain
 {
   public:
-    Chain(std::vector<shd_segment> segments, uint32_t n_units, int reshard_after_forward,
+    Chain(std::vector<shd_segment> segments, uint32_t n_units, int reshard,
           const char *strategy = "zero3", uint32_t world = 4,
           const std::vector<uint32_t> &frozen = {})
         : segments_(std::move(segments))
@@ -31,7 +31,7 @@ class Chain
         const shd_units_config config = {SHD_F32, SHD_F32, 2};
         shd_strategy s = {};
         EXPECT_EQ(0, shd_strategy_make(strategy, nullptr, 0, world, &s, nullptr));
-        s.reshard_after_forward = reshard_after_forward;
+        s.regather = reshard ? s.p : 1;
         dev_ = shd_device_create_null(1);
         EXPECT_EQ(0, shd_device_arena(dev_, 0, &arena_, nullptr));
         comm_ = shd_comm_null_create(1, world);
@@ -280,8 +280,8 @@ TEST(Train, ComputesASegmentAgainWithItsUnitsGatheredForBoth)
 
 TEST(Train, FrozenUnitsHaveNoGradientAndNothingBelowTheFirstTrainedOneRuns)
 {
-    // Units: 0 frozen embedding, 1 frozen block, 2 and 3 the trained and frozen halves of a block, 4
-    // the head.
+    // Units: 0 frozen embedding, 1 frozen block, 2 and 3 the trained and frozen halves of a block,
+    // 4 the head.
     Chain c({{{0}, 1, 0, 0}, {{1}, 1, 1, 1}, {{2, 3}, 2, 1, 0}, {{4}, 1, 1, 0}}, 5, 1, "zero3", 4,
             {0, 1, 3});
     c.pipeline.first_backward = 2;

@@ -29,6 +29,8 @@ inline shd_spec SmallSpec(const std::string &strategy, uint32_t world)
     shd_error err = {};
     EXPECT_EQ(0, shd_strategy_make(strategy.c_str(), nullptr, 0, world, &spec.strategy, &err))
         << err.message;
+    spec.determinism = SHD_DETERMINISM_STRATEGY;
+    spec.reduction_width = world;
     spec.steps = 50;
     spec.micro_batch = 2;
     spec.accumulation = 1;

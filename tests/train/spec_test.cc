@@ -37,7 +37,7 @@ int Resolve(const std::vector<Change> &changes, shd_spec *out, shd_error *err, u
     for (const Change &change : changes) {
         change(&proto);
     }
-    return shd_spec_resolve(&proto, ranks, nullptr, out, err);
+    return shd_spec_resolve(&proto, ranks, 0, nullptr, out, err);
 }
 
 const Change kClientDriven = TEXT(data, "");
@@ -86,6 +86,9 @@ TEST(Defaults, AreTheDocumentedOnes)
     EXPECT_EQ(SHD_DATA_AUTO, s.data_format);
     EXPECT_EQ(4u, s.strategy.world) << "all ranks of the daemon";
     EXPECT_EQ(4u, s.strategy.p) << "zero3";
+    EXPECT_EQ(4u, s.strategy.regather) << "nothing stays gathered";
+    EXPECT_EQ(SHD_DETERMINISM_STRATEGY, s.determinism);
+    EXPECT_EQ(4u, s.reduction_width);
     EXPECT_EQ(1000u, s.steps);
     EXPECT_EQ(8u, s.micro_batch);
     EXPECT_EQ(32u, s.global_batch);
@@ -220,17 +223,8 @@ TEST(Refusals, WhatThisVersionDoesNotHave)
     Refused({TEXT(offload_optimizer, "host")}, SHD_EUNSUPPORTED,
             {"--offload-optimizer 'host'", "none"});
     Refused({TEXT(offload_params, "nvme")}, SHD_EUNSUPPORTED, {"--offload-params 'nvme'", "none"});
-    Refused({TEXT(determinism, "world")}, SHD_EUNSUPPORTED, {"--determinism 'world'", "strategy"});
     Refused({SET(checkpoint_every, CHECKPOINT_EVERY, 100)}, SHD_EUNSUPPORTED,
             {"--checkpoint-every 100"});
-    for (uint32_t width : {0u, 1u, 8u, UINT32_MAX}) {
-        Refused({[width](Proto *p) {
-                    p->has_reduction_width_case =
-                        SHARD__V1__JOB_SPEC__HAS_REDUCTION_WIDTH_REDUCTION_WIDTH;
-                    p->reduction_width = width;
-                }},
-                SHD_EUNSUPPORTED, {"--reduction-width " + std::to_string(width), "(4)"});
-    }
 }
 
 TEST(Optimizers, HaveTheirOwnDefaults)
@@ -373,22 +367,90 @@ TEST(Refusals, FreezingAndOthers)
 
 TEST(Refusals, Ranks)
 {
-    Refused({SET(ranks, RANKS, 0)}, SHD_EINVAL, {"--ranks 0", "1 to 64"});
-    Refused({SET(ranks, RANKS, 65)}, SHD_EINVAL, {"--ranks 65", "1 to 64"}, 64);
-    Refused({SET(ranks, RANKS, UINT32_MAX)}, SHD_EINVAL, {"--ranks 4294967295"});
+    Refused({SET(ranks, RANKS, 0)}, SHD_EINVAL, {"--ranks 0", "1 to 4"});
+    Refused({SET(ranks, RANKS, 65)}, SHD_EINVAL, {"--ranks 65", "has 64"}, 64);
+    Refused({SET(ranks, RANKS, UINT32_MAX)}, SHD_EINVAL, {"--ranks 4294967295", "1 to 4"});
+    Refused({SET(ranks, RANKS, 16385)}, SHD_EINVAL, {"--ranks 16385", "1 to 16384"}, 16384);
     Refused({SET(ranks, RANKS, 5)}, SHD_EINVAL, {"--ranks 5", "has 4"});
 }
 
 TEST(Refusals, Strategies)
 {
     Refused({TEXT(strategy, "zero9")}, SHD_EINVAL, {"--strategy 'zero9'", "zero3"});
-    Refused({TEXT(strategy, "hybrid_shard")}, SHD_EUNSUPPORTED, {"--strategy hybrid_shard"});
+    Refused({SET(shard_group, SHARD_GROUP, 0), TEXT(strategy, "hpz")}, SHD_EINVAL,
+            {"--shard-group 0", "1 to 4"});
+    Refused({SET(shard_group, SHARD_GROUP, 5), TEXT(strategy, "hpz")}, SHD_EINVAL,
+            {"--shard-group 5", "1 to 4"});
+    Refused({SET(shard_group, SHARD_GROUP, 3), TEXT(strategy, "hpz")}, SHD_EINVAL,
+            {"--shard-group 3", "--ranks 4", "1, 2 or 4"});
+    Refused({SET(shard_group, SHARD_GROUP, 2), TEXT(strategy, "zero3")}, SHD_EINVAL,
+            {"--shard-group 2", "no effect", "--strategy zero3", "hybrid_shard"});
+    Refused({SET(shard_group, SHARD_GROUP, 2)}, SHD_EINVAL,
+            {"--shard-group 2", "--strategy hybrid_shard"});
+    Refused({TEXT(reshard_after_forward, "3")}, SHD_EINVAL,
+            {"--reshard-after-forward 3", "4 ranks", "1, 2 or 4"});
+    Refused({TEXT(reshard_after_forward, "no"), TEXT(strategy, "zero2")}, SHD_EINVAL,
+            {"--reshard-after-forward no", "no effect", "1,4,4", "P = 1"});
     static uint32_t degrees[3] = {1, 2, 3};
     Refused({[](Proto *p) {
                 p->n_shard_degrees = 3;
                 p->shard_degrees = degrees;
             }},
             SHD_EINVAL, {"--shard-degrees 1,2,3", "G = 2"});
+}
+
+TEST(Strategies, OfGroups)
+{
+    const auto group = SET(shard_group, SHARD_GROUP, 2);
+    const Accepted hpz({TEXT(strategy, "hpz"), group, TEXT(reshard_after_forward, "no")});
+    EXPECT_EQ(2u, hpz.spec.strategy.p);
+    EXPECT_EQ(4u, hpz.spec.strategy.g);
+    EXPECT_EQ(1u, hpz.spec.strategy.regather);
+    const Accepted all({TEXT(strategy, "hybrid_shard")});
+    EXPECT_EQ(4u, all.spec.strategy.p) << "the daemon is one node";
+    Proto proto;
+    shard__v1__job_spec__init(&proto);
+    proto.model = const_cast<char *>("gpt-byte-1m");
+    proto.strategy = const_cast<char *>("megatron");
+    shd_spec spec;
+    shd_error err = {};
+    ASSERT_EQ(0, shd_spec_resolve(&proto, 16, 8, nullptr, &spec, &err)) << err.message;
+    EXPECT_EQ(8u, spec.strategy.p) << "the ranks of a node";
+    EXPECT_EQ(8u, spec.strategy.g);
+    EXPECT_EQ(16u, spec.strategy.o);
+    shd_spec_fini(&spec);
+}
+
+TEST(Determinism, Levels)
+{
+    const auto world = TEXT(determinism, "world");
+    const Accepted run({TEXT(determinism, "run")});
+    EXPECT_EQ(SHD_DETERMINISM_RUN, run.spec.determinism);
+    EXPECT_EQ(4u, run.spec.reduction_width);
+    const Accepted narrow({world});
+    EXPECT_EQ(SHD_DETERMINISM_WORLD, narrow.spec.determinism);
+    EXPECT_EQ(4u, narrow.spec.reduction_width);
+    const Accepted wide({world, SET(reduction_width, REDUCTION_WIDTH, 16)});
+    EXPECT_EQ(16u, wide.spec.reduction_width);
+    Refused({TEXT(determinism, "all")}, SHD_EINVAL,
+            {"--determinism 'all'", "run, strategy or world"});
+    for (uint32_t width : {0u, 1u, 8u, UINT32_MAX}) {
+        Refused({[width](Proto *p) {
+                    p->has_reduction_width_case =
+                        SHARD__V1__JOB_SPEC__HAS_REDUCTION_WIDTH_REDUCTION_WIDTH;
+                    p->reduction_width = width;
+                }},
+                SHD_EINVAL,
+                {"--reduction-width " + std::to_string(width), "(4)", "--determinism world"});
+    }
+    Refused({world, SET(reduction_width, REDUCTION_WIDTH, 6)}, SHD_EINVAL,
+            {"--reduction-width 6", "power of two"});
+    Refused({world, SET(reduction_width, REDUCTION_WIDTH, 2)}, SHD_EINVAL,
+            {"--reduction-width 2", "at least --ranks 4"});
+    Refused({world, SET(reduction_width, REDUCTION_WIDTH, 0)}, SHD_EINVAL,
+            {"--reduction-width 0", "1 to 16384"});
+    Refused({world, SET(ranks, RANKS, 3)}, SHD_EINVAL,
+            {"--determinism world", "--ranks 3", "--ranks 2", "--determinism strategy"});
 }
 
 TEST(Refusals, Batches)
@@ -519,9 +581,9 @@ void ExpectEqual(const shd_spec &a, const shd_spec &b)
     EXPECT_EQ(a.strategy.p, b.strategy.p);
     EXPECT_EQ(a.strategy.g, b.strategy.g);
     EXPECT_EQ(a.strategy.o, b.strategy.o);
-    if (a.strategy.p > 1) { // else there is nothing to reshard
-        EXPECT_EQ(a.strategy.reshard_after_forward, b.strategy.reshard_after_forward);
-    }
+    EXPECT_EQ(a.strategy.regather, b.strategy.regather);
+    EXPECT_EQ(a.determinism, b.determinism);
+    EXPECT_EQ(a.reduction_width, b.reduction_width);
     EXPECT_EQ(a.steps, b.steps);
     EXPECT_EQ(a.micro_batch, b.micro_batch);
     EXPECT_EQ(a.global_batch, b.global_batch);
@@ -582,6 +644,17 @@ TEST(ToProto, ThereAndBack)
             p->n_shard_degrees = 3;
             p->shard_degrees = degrees;
         }},
+        {TEXT(strategy, "hybrid_shard")},
+        {TEXT(strategy, "mics"), SET(shard_group, SHARD_GROUP, 2)},
+        {TEXT(strategy, "hybrid_shard_zero2"), SET(shard_group, SHARD_GROUP, 2)},
+        {TEXT(strategy, "hpz"), SET(shard_group, SHARD_GROUP, 2)},
+        {TEXT(strategy, "hpz"), SET(shard_group, SHARD_GROUP, 2),
+         TEXT(reshard_after_forward, "no")},
+        {TEXT(strategy, "megatron"), SET(shard_group, SHARD_GROUP, 2)},
+        {TEXT(strategy, "megatron"), SET(shard_group, SHARD_GROUP, 1)},
+        {TEXT(reshard_after_forward, "2")},
+        {TEXT(reshard_after_forward, "no"), SET(ranks, RANKS, 1)},
+        {TEXT(determinism, "world"), SET(reduction_width, REDUCTION_WIDTH, 32)},
         {SET(eval_every, EVAL_EVERY, 10)},
         {TEXT(dtype, "bf16"), TEXT(reduce_dtype, "bf16"), TEXT(activation_checkpointing, "full"),
          SET(dropout, DROPOUT, 0.25)},
@@ -613,7 +686,7 @@ TEST(ToProto, ThereAndBack)
         Proto *proto = shd_spec_to_proto(&a.spec);
         shd_spec again;
         shd_error err = {};
-        EXPECT_EQ(0, shd_spec_resolve(proto, 4, nullptr, &again, &err)) << err.message;
+        EXPECT_EQ(0, shd_spec_resolve(proto, 4, 0, nullptr, &again, &err)) << err.message;
         ExpectEqual(a.spec, again);
         shd_spec_fini(&again);
         // Also over the wire.
@@ -622,7 +695,7 @@ TEST(ToProto, ThereAndBack)
         shard__v1__job_spec__free_unpacked(proto, nullptr);
         Proto *unpacked = shard__v1__job_spec__unpack(nullptr, wire.size(), wire.data());
         ASSERT_NE(nullptr, unpacked);
-        EXPECT_EQ(0, shd_spec_resolve(unpacked, 4, nullptr, &again, &err)) << err.message;
+        EXPECT_EQ(0, shd_spec_resolve(unpacked, 4, 0, nullptr, &again, &err)) << err.message;
         ExpectEqual(a.spec, again);
         shd_spec_fini(&again);
         shard__v1__job_spec__free_unpacked(unpacked, nullptr);
