@@ -147,7 +147,7 @@ const shd_compute_ops *shd_compute_ops_cpu(shd_dtype dtype);
 /* The same for a named instruction set, as shd_ops_cpu_named. */
 const shd_compute_ops *shd_compute_ops_cpu_named(const char *name, shd_dtype dtype);
 
-/* Computes nothing; workspace sizes are those of the CPU table. */
+/* Computes nothing; workspace sizes are those of the CPU table. Counts into ctx->work. */
 const shd_compute_ops *shd_compute_ops_null(shd_dtype dtype);
 
 #ifdef __cplusplus

@@ -27,9 +27,24 @@ extern "C" {
 
 struct shd_pool;
 
+/* What ops would do and how long it would take on a machine of these rates: counted by the null
+ * backend. An op takes the longer of its products and its memory traffic (the roofline model:
+ * Williams, Waterman & Patterson 2009). */
+typedef struct shd_op_work {
+    double flops_rate;  /* per second; 0: no limit */
+    double memory_rate; /* bytes per second; 0: no limit */
+    uint64_t calls;
+    double flops; /* of matrix products, attention's included: two per multiply-add; pairs that the
+                     causal mask or the window leaves out are not counted */
+    double repeated; /* of these, what forward had computed already and did not keep */
+    double bytes;    /* operands read and results written, once each */
+    double seconds;  /* summed over ops */
+} shd_op_work;
+
 /* What an op call needs besides its operands. */
 typedef struct shd_opctx {
-    struct shd_pool *pool; /* borrowed; threads of the rank */
+    struct shd_pool *pool;    /* borrowed; threads of the rank */
+    struct shd_op_work *work; /* borrowed; the null backend adds to it; NULL: nothing is counted */
 } shd_opctx;
 
 /* Of an optimizer's step; the gradient is multiplied by grad_scale first (clipping). In double,
@@ -110,7 +125,7 @@ const shd_ops *shd_ops_cpu(void);
  * name is unknown or the processor lacks it. */
 const shd_ops *shd_ops_cpu_named(const char *name);
 
-/* Computes nothing. */
+/* Computes nothing; counts into ctx->work. */
 const shd_ops *shd_ops_null(void);
 
 #ifdef __cplusplus

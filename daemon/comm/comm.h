@@ -44,6 +44,26 @@ void shd_comm_local_create(uint32_t size, shd_comm **out);
  * every place. */
 shd_comm *shd_comm_null_create(uint32_t rank, uint32_t size);
 
+/* What the collectives of a null handle would take on nodes of `ranks_per_node` consecutive ranks,
+ * counted per kind. Of the bytes that a rank sends, `between` leave its node:
+ *  - all-gather: a ring that passes through node after node (Thakur, Rabenseifner & Gropp 2005,
+ *    section 4.1; NCCL's rings). n - 1 parts leave every node; its ranks share that, so that one of
+ *    the m that a node has in the group sends (n - 1) / m of them out.
+ *  - all-to-all and broadcast: straight to each of the n - m ranks of other nodes.
+ * Where nodes have unequal shares of a group, or groups lie unequally on nodes, m is the least. */
+typedef struct shd_comm_cost {
+    uint64_t inside, between; /* bytes; together those of shd_comm_count */
+    double node_hops,
+        net_hops; /* log2 of the ranks of a node, and of the nodes, summed over calls */
+} shd_comm_cost;
+
+/* shd_comm_null_create, and costs are counted. ranks_per_node >= 1. */
+shd_comm *shd_comm_null_create_nodes(uint32_t rank, uint32_t size, uint32_t ranks_per_node);
+
+/* The costs of the handle, of those it was split from and of all split from these; zero when it is
+ * none of shd_comm_null_create_nodes. */
+void shd_comm_null_costs(const shd_comm *comm, shd_comm_cost out[SHD_COMM_KIND_COUNT]);
+
 void shd_comm_free(shd_comm *comm); /* NULL is fine */
 
 uint32_t shd_comm_rank(const shd_comm *comm);

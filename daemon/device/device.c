@@ -49,6 +49,11 @@ const shd_compute_ops *shd_device_compute_ops(const shd_device *dev, shd_dtype d
     return dev->backend->compute_ops(dtype);
 }
 
+void shd_device_count_work(shd_device *dev, shd_op_work *work)
+{
+    dev->ctx.work = work;
+}
+
 const shd_opctx *shd_device_opctx(const shd_device *dev)
 {
     return &dev->ctx;

@@ -34,6 +34,10 @@ const shd_ops *shd_device_ops(const shd_device *dev);
 const shd_compute_ops *shd_device_compute_ops(const shd_device *dev, shd_dtype dtype);
 const shd_opctx *shd_device_opctx(const shd_device *dev);
 
+/* From now on the ops of a null device add what they would have done to *work (borrowed; NULL: no
+ * more). Other devices count nothing. */
+void shd_device_count_work(shd_device *dev, shd_op_work *work);
+
 /* An arena in this device's memory: real of `extent` bytes, or virtual on a null device
  * (`extent` is then ignored). SHD_ENOMEM with the numbers. Freed with shd_arena_free. */
 int shd_device_arena(shd_device *dev, uint64_t extent, shd_arena **out, shd_error *err);

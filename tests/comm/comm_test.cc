@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -318,6 +319,75 @@ TEST(CommNull, MovesNothingAndRepeatsHostValues)
     shd_comm_free(child);
     shd_comm_free(comm);
     shd_device_free(dev);
+}
+
+// What a rank sends over its node's edge: all-gathers as rings (Thakur, Rabenseifner & Gropp 2005),
+// all-to-alls straight.
+struct NodeCase {
+    uint32_t world, per_node;
+    std::vector<uint32_t> members; // of rank 0's group, in any order
+    uint32_t least, most, nodes;   // by hand
+};
+
+TEST(CommNull, CostsOfNodes)
+{
+    const NodeCase cases[] = {
+        {8, 8, {0, 1, 2, 3, 4, 5, 6, 7}, 8, 8, 1}, // one node
+        {8, 4, {0, 1, 2, 3, 4, 5, 6, 7}, 4, 4, 2}, // two
+        {8, 4, {0, 4, 2, 6, 1, 5, 3, 7}, 4, 4, 2}, // in another order
+        {8, 4, {3, 2, 1, 0}, 4, 4, 1},             // a node's
+        {8, 2, {0, 1, 2, 3}, 2, 2, 2},             // two nodes of four
+        {8, 4, {0, 4}, 1, 1, 2},                   // one of each node
+        {8, 4, {0, 2, 4, 6}, 2, 2, 2},             // every second
+        {12, 4, {0, 1, 2, 3, 4, 5}, 2, 4, 2},      // six of nodes of four
+        {12, 6, {0, 1, 2, 3}, 2, 4, 2},            // the second group lies on both nodes
+        {6, 4, {0, 1, 2, 3, 4, 5}, 2, 4, 2},       // the last node is not full
+        {16, 8, {0}, 1, 1, 1},
+    };
+    const uint64_t bytes = 1000;
+    for (const NodeCase &c : cases) {
+        const uint32_t n = static_cast<uint32_t>(c.members.size());
+        shd_comm *world = shd_comm_null_create_nodes(0, c.world, c.per_node), *group = nullptr;
+        shd_device *dev = shd_device_create_null(1);
+        ASSERT_EQ(0, shd_comm_split(world, c.members.data(), n, &group, nullptr));
+        Bytes buf(bytes * n);
+        ASSERT_EQ(0, shd_comm_all_gather(group, SHD_COMM_ALL_GATHER, dev, buf.data(), buf.data(),
+                                         bytes, nullptr));
+        ASSERT_EQ(0, shd_comm_all_to_all(group, SHD_COMM_REDUCE_SCATTER, dev, buf.data(), bytes,
+                                         buf.data(), bytes, nullptr));
+        shd_comm_cost costs[SHD_COMM_KIND_COUNT];
+        shd_comm_null_costs(world, costs);
+        const uint64_t all = bytes * (n - 1);
+        const uint64_t ring = c.nodes > 1 ? (all + c.least - 1) / c.least : 0;
+        const uint64_t straight = c.nodes > 1 ? bytes * (n - c.least) : 0;
+        EXPECT_EQ(ring, costs[SHD_COMM_ALL_GATHER].between);
+        EXPECT_EQ(straight, costs[SHD_COMM_REDUCE_SCATTER].between);
+        for (shd_comm_kind kind : {SHD_COMM_ALL_GATHER, SHD_COMM_REDUCE_SCATTER}) {
+            EXPECT_EQ(all, costs[kind].inside + costs[kind].between);
+            EXPECT_EQ(CountsOf(world)[kind].bytes, costs[kind].inside + costs[kind].between);
+            EXPECT_DOUBLE_EQ(std::log2(c.most), costs[kind].node_hops);
+            EXPECT_DOUBLE_EQ(std::log2(c.nodes), costs[kind].net_hops);
+        }
+        shd_comm_free(group);
+        shd_comm_free(world);
+        shd_device_free(dev);
+    }
+}
+
+TEST(CommNull, CostsAreCountedOnlyOnNodes)
+{
+    shd_comm *plain = shd_comm_null_create(0, 4);
+    ASSERT_EQ(0, shd_comm_barrier(plain, nullptr));
+    Group local(1);
+    for (shd_comm *comm : {plain, local.comms[0]}) {
+        shd_comm_cost costs[SHD_COMM_KIND_COUNT];
+        shd_comm_null_costs(comm, costs);
+        for (const shd_comm_cost &cost : costs) {
+            EXPECT_EQ(0u, cost.inside + cost.between);
+            EXPECT_EQ(0.0, cost.node_hops + cost.net_hops);
+        }
+    }
+    shd_comm_free(plain);
 }
 
 TEST(CommArguments, AreRefusedBeforeAnyoneWaits)

@@ -74,6 +74,90 @@ TEST(NullOps, ComputeTouchesNoMemory)
     }
 }
 
+/* Counted by hand from the definition of each op. */
+TEST(NullOps, CountTheWorkOfProducts)
+{
+    float *p = Nowhere();
+    Context ctx(1);
+    shd_op_work work = {};
+    shd_opctx counted = *ctx.get();
+    counted.work = &work;
+    const shd_compute_ops *null = shd_compute_ops_null(SHD_BF16);
+    null->linear_forward(&counted, p, p, p, nullptr, nullptr, 3, 5, 7, 1, p);
+    EXPECT_EQ(2.0 * 3 * 5 * 7, work.flops);
+    EXPECT_EQ(2.0 * (3 * 7 + 5 * 7 + 3 * 5), work.bytes);
+    EXPECT_EQ(0.0, work.seconds) << "no rates are stated";
+    work = {};
+    null->linear_backward_input(&counted, p, p, p, 3, 5, 7, 1, 0, p);
+    null->linear_backward_weight(&counted, p, p, p, p, 3, 5, 7, 1, 0, p);
+    EXPECT_EQ(2 * 2.0 * 3 * 5 * 7, work.flops);
+    EXPECT_EQ(2u, work.calls);
+    work = {};
+    null->head_backward(&counted, p, nullptr, p, p, p, 3, 5, 7, 0, p);
+    EXPECT_EQ(2.0 * 3 * 5 * 7, work.flops) << "the head may be frozen";
+}
+
+/* Pairs of a query and a key that it sees, one by one. */
+double Pairs(const shd_attn_shape &s)
+{
+    const int64_t S = s.S != 0 ? s.S : s.T;
+    double n = 0;
+    for (int64_t t = 0; t < s.T; t++) {
+        const int64_t seen = S - s.T + t + 1;
+        n += static_cast<double>(s.window != 0 && s.window < seen ? s.window : seen);
+    }
+    return n * static_cast<double>(s.B * s.H);
+}
+
+TEST(NullOps, CountAttentionWithItsMask)
+{
+    float *p = Nowhere();
+    Context ctx(1);
+    shd_op_work work = {};
+    shd_opctx counted = *ctx.get();
+    counted.work = &work;
+    const shd_compute_ops *null = shd_compute_ops_null(SHD_F32);
+    for (int64_t window : {0, 1, 3, 200, 500}) {
+        for (int64_t keys : {0, 200, 201, 1000}) {
+            shd_attn_shape s = Shape();
+            s.window = window, s.S = keys;
+            work = {};
+            null->attention_forward(&counted, p, p, p, p, p, &s, p);
+            EXPECT_EQ(2 * 2 * Pairs(s) * static_cast<double>(s.D), work.flops)
+                << window << " " << keys;
+            EXPECT_EQ(0.0, work.repeated);
+        }
+        shd_attn_shape s = Shape();
+        s.window = window;
+        work = {};
+        null->attention_backward(&counted, p, p, p, p, p, p, p, p, p, &s, p);
+        EXPECT_EQ(5 * 2 * Pairs(s) * static_cast<double>(s.D), work.flops);
+        EXPECT_EQ(work.flops / 5, work.repeated);
+    }
+}
+
+/* The roofline: an op takes the longer of its products and its traffic. */
+TEST(NullOps, AddUpTheTimeOfOps)
+{
+    float *p = Nowhere();
+    Context ctx(1);
+    shd_op_work work = {};
+    work.flops_rate = 1000;
+    work.memory_rate = 100;
+    shd_opctx counted = *ctx.get();
+    counted.work = &work;
+    const shd_compute_ops *null = shd_compute_ops_null(SHD_F32);
+    null->add(&counted, p, p, p, 25); /* 300 bytes: 3 s */
+    EXPECT_DOUBLE_EQ(3.0, work.seconds);
+    null->linear_forward(&counted, p, p, p, nullptr, nullptr, 100, 100, 100, 1, p);
+    EXPECT_DOUBLE_EQ(3.0 + 2000.0, work.seconds) << "2 MFLOP against 120 kB";
+    null->linear_forward(&counted, p, p, p, nullptr, nullptr, 1, 100, 100, 1, p);
+    EXPECT_DOUBLE_EQ(2003.0 + 408.0, work.seconds) << "20 kFLOP against 40.8 kB";
+    const shd_adam_args args = {};
+    shd_ops_null()->adamw(&counted, p, p, p, p, 100, &args); /* 28 bytes an element */
+    EXPECT_DOUBLE_EQ(2411.0 + 28.0, work.seconds);
+}
+
 TEST(NullOps, WorkspacesAreTheCpus)
 {
     const shd_attn_shape s = Shape();

@@ -26,7 +26,7 @@ using Doubles = std::vector<double>;
 class Context
 {
   public:
-    explicit Context(int nthreads) : ctx_{shd_pool_create(nthreads, 0, "test")} {}
+    explicit Context(int nthreads) : ctx_{shd_pool_create(nthreads, 0, "test"), nullptr} {}
     ~Context()
     {
         shd_pool_free(ctx_.pool);
