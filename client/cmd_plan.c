@@ -12,7 +12,7 @@ static void init(void *args)
     shc_spec_init(args);
 }
 
-static void print(shc_env *env, const Shard__V1__PlanResponse *plan)
+static void print(shc_env *env, const Shard__V1__PlanResponse *plan, const char *asked)
 {
     shc_buf out = {0}, strategy = {0};
     char text[SHC_UNIT_LEN];
@@ -23,11 +23,9 @@ static void print(shc_env *env, const Shard__V1__PlanResponse *plan)
     shc_buf_printf(&out, "%s: %s parameters in %u units, %" PRIu64 " elements of padding\n",
                    shc_plain(&env->term), shc_format_count(text, (double)plan->parameters),
                    plan->units, plan->padding);
-    shc_buf_puts(&out, shc_view_strategy(&strategy, spec ? spec->strategy : "", plan->degrees,
-                                         plan->n_degrees));
-    if (plan->n_degrees >= 4)
-        shc_buf_printf(&out, ": p,g,o %u,%u,%u of %u ranks", plan->degrees[0], plan->degrees[1],
-                       plan->degrees[2], plan->degrees[3]);
+    shc_buf_puts(&out,
+                 shc_view_degrees(&strategy, spec ? spec->strategy : "", plan->degrees,
+                                  plan->n_degrees, spec ? spec->reshard_after_forward : "", asked));
     if (spec && *spec->dtype)
         shc_buf_printf(&out, "; %s, reduced in %s; checkpointing %s; %s", spec->dtype,
                        spec->reduce_dtype, spec->activation_checkpointing, spec->optimizer);
@@ -45,7 +43,7 @@ static void print(shc_env *env, const Shard__V1__PlanResponse *plan)
     shc_buf_fini(&strategy);
 }
 
-static void print_json(const Shard__V1__PlanResponse *plan)
+static void print_json(const Shard__V1__PlanResponse *plan, const char *asked)
 {
     shc_json json = {0};
 
@@ -60,6 +58,7 @@ static void print_json(const Shard__V1__PlanResponse *plan)
     for (size_t i = 0; i < plan->n_degrees; i++)
         shc_json_u64(&json, NULL, plan->degrees[i]);
     shc_json_close(&json, ']');
+    shc_json_str(&json, "asked_strategy", asked);
     if (plan->spec)
         shc_json_spec(&json, plan->spec);
     shc_json_memory(&json, plan->memory, plan->n_memory, 0);
@@ -92,9 +91,9 @@ static int run(shc_env *env, void *arguments)
     if (shc_plan(env->client, &request, &plan, &err))
         return shc_complain(&err);
     if (env->json)
-        print_json(plan);
+        print_json(plan, args->spec.strategy);
     else
-        print(env, plan);
+        print(env, plan, args->spec.strategy);
     rc = plan->fits ? SHC_EXIT_DONE : SHC_EXIT_REFUSED;
     shard__v1__plan_response__free_unpacked(plan, NULL);
     return rc;

@@ -90,7 +90,8 @@ static uint64_t planned_bytes(shc_env *env, const char *id)
     return most;
 }
 
-static void announce(shc_env *env, const Shard__V1__Job *job)
+/* `asked` is the strategy's name as it was given. */
+static void announce(shc_env *env, const Shard__V1__Job *job, const char *asked)
 {
     const uint64_t bytes = planned_bytes(env, job->id);
     char text[SHC_UNIT_LEN];
@@ -102,13 +103,15 @@ static void announce(shc_env *env, const Shard__V1__Job *job)
         shc_json_open(&json, NULL, '{');
         shc_json_str(&json, "job", job->id);
         shc_json_job(&json, job);
+        shc_json_str(&json, "asked_strategy", asked);
         shc_json_bytes(&json, "rank_bytes", bytes ? bytes : SHC_UNKNOWN, SHC_UNKNOWN, SHC_UNKNOWN);
         shc_json_close(&json, '}');
         shc_json_line(&json, stdout);
         shc_json_fini(&json);
         return;
     }
-    shc_view_strategy(&strategy, spec ? spec->strategy : "", job->degrees, job->n_degrees);
+    shc_view_degrees(&strategy, spec ? spec->strategy : "", job->degrees, job->n_degrees,
+                     spec ? spec->reshard_after_forward : "", asked);
     shc_buf_puts(&line, "job ");
     shc_text_clean(&line, job->id);
     if (strcmp(shc_job_name(job), job->id)) {
@@ -118,12 +121,11 @@ static void announce(shc_env *env, const Shard__V1__Job *job)
     }
     shc_buf_puts(&line, ": ");
     shc_text_clean(&line, spec ? spec->model : "");
-    shc_buf_printf(&line, ", %s parameters, %s on %zu ranks",
-                   shc_format_count(text, (double)job->parameters), shc_buf_str(&strategy),
-                   job->n_rank_ids);
+    shc_buf_printf(&line, ", %s parameters", shc_format_count(text, (double)job->parameters));
     if (job->trainable && job->trainable < job->parameters)
         shc_buf_printf(&line, ", %s of them trained",
                        shc_format_count(text, (double)job->trainable));
+    shc_buf_printf(&line, ", %s", shc_buf_str(&strategy));
     if (spec && *spec->dtype && strcmp(spec->dtype, "fp32"))
         shc_buf_printf(&line, ", %s", spec->dtype);
     if (bytes) {
@@ -156,7 +158,7 @@ static int run(shc_env *env, void *arguments)
         return rc;
     if (create(env, &args->spec.spec, &job, &err))
         return shc_complain(&err);
-    announce(env, job);
+    announce(env, job, args->spec.spec.strategy);
     rc = args->detach ? SHC_EXIT_DONE : shc_follow(env, job, 1, 0);
     shard__v1__job__free_unpacked(job, NULL);
     return rc;

@@ -43,7 +43,8 @@ static const shc_option options[] = {
     NUM("packing", "on|off", packing, PACKING, SHC_ON_OFF, 0, 0,
         "documents end to end in a sequence (on, the default), or one a sequence"),
     STR("strategy", "NAME", strategy, SHC_TEXT,
-        "ddp, zero1, zero2, zero3, or no_shard, full_shard"),
+        "ddp (no_shard), zero1, zero2, zero3 (full_shard, the default), shard_grad_op, "
+        "hybrid_shard (mics), hybrid_shard_zero2, hpz, megatron"),
     {.name = "shard-degrees",
      .value = "P,G,O",
      .type = SHC_U32_LIST,
@@ -51,7 +52,24 @@ static const shc_option options[] = {
      .has = AT(n_shard_degrees),
      .min = 1,
      .max = 3,
-     .help = "ranks that share parameters, gradients, optimizer state; instead of --strategy"},
+     .help = "into how many parts parameters, gradients and optimizer state are cut, each dividing "
+             "the next and --ranks; instead of --strategy"},
+    NUM("shard-group", "K", shard_group, SHARD_GROUP, SHC_U32, 1, 0,
+        "hybrid_shard, mics, hybrid_shard_zero2, hpz, megatron: ranks that share one copy of the "
+        "parameters; default: those of a node"),
+    STR("reshard-after-forward", "yes|no|N", reshard_after_forward, SHC_TEXT,
+        "what becomes of gathered parameters until backward: dropped and gathered again (yes, the "
+        "default), kept (no), or kept in N parts over N ranks, which are gathered again"),
+    NUM("prefetch", "N", prefetch, PREFETCH, SHC_U32, 0, 0,
+        "units that are gathered ahead of compute; default 1"),
+    NUM("max-gathered", "N", max_gathered, MAX_GATHERED, SHC_U32, 0, 0,
+        "units that may be gathered at once; default 0: what --prefetch takes"),
+    NUM("bucket-bytes", "SIZE", bucket_bytes, BUCKET_BYTES, SHC_SIZE, 0, 0,
+        "gradients that are reduced together; default 0: those of a unit"),
+    NUM("overlap", "on|off", overlap, OVERLAP, SHC_ON_OFF, 0, 0,
+        "collectives beside compute (on, the default), or in between"),
+    NUM("persist-below", "N", persist_below, PERSIST_BELOW, SHC_U64, 0, 0,
+        "parameters of fewer elements stay gathered; default 0: none"),
     NUM("ranks", "N", ranks, RANKS, SHC_U32, 1, 0, "world size; default: all ranks of the daemon"),
     NUM("steps", "N", steps, STEPS, SHC_U64, 0, 0,
         "optimizer steps; default 1000; 0 with batches of clients: no end"),
@@ -108,9 +126,11 @@ static const shc_option options[] = {
         "fp16: an overflow at this scale fails the job; default 1"),
     STR("offload-optimizer", "TIER", offload_optimizer, SHC_TEXT, "none"),
     STR("offload-params", "TIER", offload_params, SHC_TEXT, "none"),
-    STR("determinism", "LEVEL", determinism, SHC_TEXT, "run, strategy (default), world"),
+    STR("determinism", "LEVEL", determinism, SHC_TEXT,
+        "same bits for the same job (run), for every strategy too (strategy, the default), for "
+        "every power of two of ranks up to --reduction-width too (world)"),
     NUM("reduction-width", "N", reduction_width, REDUCTION_WIDTH, SHC_U32, 1, 0,
-        "leaves of the reduction tree; default: ranks"),
+        "world: micro-batches that are summed as one tree; default: ranks"),
     NUM("seed", "N", seed, SEED, SHC_U64, 0, 0, "default 1"),
     NUM("checkpoint-every", "STEPS", checkpoint_every, CHECKPOINT_EVERY, SHC_U64, 0, 0, "0: never"),
     STR("eval-data", "FILE", eval_data, SHC_FILE, "held-out data; default: the tail of --data"),
@@ -187,6 +207,12 @@ static const char *value_text(const shc_option *option, const json_t *value, shc
         return json_is_number(value)
                    ? shc_keep_ptr(keep, shc_asprintf("%.17g", json_number_value(value)))
                    : NULL;
+    case SHC_SIZE:
+        if (json_is_string(value))
+            break;
+        return json_is_integer(value)
+                   ? shc_keep_ptr(keep, shc_asprintf("%lld", (long long)json_integer_value(value)))
+                   : NULL;
     case SHC_U32_LIST:
         if (json_is_string(value))
             return shc_keep_ptr(keep, shc_strdup(json_string_value(value)));
@@ -220,6 +246,8 @@ static const char *kind_wanted(shc_type type)
         return "a whole number";
     case SHC_NUM:
         return "a number";
+    case SHC_SIZE:
+        return "a whole number or a size, such as \"25MB\"";
     case SHC_U32_LIST:
         return "an array of whole numbers";
     default:

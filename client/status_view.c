@@ -164,12 +164,9 @@ static void job_lines(shc_buf *out, const shc_term *term, const Shard__V1__JobSt
              shc_format_count(trained, (double)job->trainable), text);
     else
         item(&i, NULL, "%s parameters", text);
-    shc_view_strategy(&strategy, s->strategy, job->degrees, job->n_degrees);
-    if (job->n_degrees >= 4)
-        item(&i, NULL, "%s p,g,o %u,%u,%u of %u ranks", shc_buf_str(&strategy), job->degrees[0],
-             job->degrees[1], job->degrees[2], job->degrees[3]);
-    else
-        item(&i, NULL, "%s", shc_buf_str(&strategy));
+    item(&i, NULL, "%s",
+         shc_view_degrees(&strategy, s->strategy, job->degrees, job->n_degrees,
+                          spec ? spec->reshard_after_forward : "", ""));
     if (spec)
         item(&i, NULL, "batch %u = %u x %u x %zu of %u tokens", spec->global_batch,
              spec->micro_batch, s->accumulation, job->n_rank_ids, spec->seq_len);

@@ -22,6 +22,25 @@ const char *shc_view_strategy(shc_buf *out, const char *name, const uint32_t *de
     return shc_buf_str(out);
 }
 
+const char *shc_view_degrees(shc_buf *out, const char *name, const uint32_t *degrees, size_t n,
+                             const char *reshard, const char *asked)
+{
+    shc_view_strategy(out, name, degrees, n);
+    if (n >= 4)
+        shc_buf_printf(out, " p,g,o %u,%u,%u of %u ranks", degrees[0], degrees[1], degrees[2],
+                       degrees[3]);
+    if (*reshard && strcmp(reshard, "yes")) {
+        shc_buf_puts(out, ", reshard-after-forward ");
+        shc_text_clean(out, reshard);
+    }
+    if (*asked && *name && strcmp(asked, name)) {
+        shc_buf_puts(out, " (what ");
+        shc_text_clean(out, asked);
+        shc_buf_puts(out, " is here)");
+    }
+    return shc_buf_str(out);
+}
+
 static int same_bytes(const Shard__V1__Bytes *a, const Shard__V1__Bytes *b)
 {
     if (!a || !b)
@@ -233,6 +252,10 @@ void shc_json_job(shc_json *json, const Shard__V1__Job *job)
     for (size_t i = 0; i < job->n_degrees; i++)
         shc_json_u64(json, NULL, job->degrees[i]);
     shc_json_close(json, ']');
+    if (spec && *spec->reshard_after_forward)
+        shc_json_str(json, "reshard_after_forward", spec->reshard_after_forward);
+    else
+        shc_json_null(json, "reshard_after_forward");
     shc_json_open(json, "ranks", '[');
     for (size_t i = 0; i < job->n_rank_ids; i++)
         shc_json_u64(json, NULL, job->rank_ids[i]);
@@ -286,6 +309,7 @@ void shc_json_spec(shc_json *json, const Shard__V1__JobSpec *spec)
             shc_json_u64(json, o->name, *(const uint32_t *)at);
             break;
         case SHC_U64:
+        case SHC_SIZE:
             shc_json_u64(json, o->name, *(const uint64_t *)at);
             break;
         case SHC_NUM:

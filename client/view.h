@@ -14,6 +14,11 @@ extern "C" {
 /* The strategy by name, or its degrees where the name is empty; "-" without either. Returns out. */
 const char *shc_view_strategy(shc_buf *out, const char *name, const uint32_t *degrees, size_t n);
 
+/* "hybrid_shard p,g,o 4,4,4 of 8 ranks, reshard-after-forward no" ("yes" goes without saying), and,
+ * where `asked` names another preset that has these degrees, that it is this here. Returns out. */
+const char *shc_view_degrees(shc_buf *out, const char *name, const uint32_t *degrees, size_t n,
+                             const char *reshard, const char *asked);
+
 /* Bytes by tag, ranks with equal figures once ("per rank, 2 ranks"), others apart. measured: with
  * the columns now and peak beside planned. */
 void shc_view_memory(shc_buf *out, const shc_term *term, Shard__V1__RankMemory *const *memory,

@@ -9,7 +9,7 @@ TEST_F(Ctl, SubmitShowsEveryOfFewStepsAndEndsWithZero)
     EXPECT_EQ(r.err, "");
     const auto out = lines(r.out);
     ASSERT_EQ(out.size(), 13u) << r.out;
-    EXPECT_EQ(out[0], "job 7 (tale): gpt-byte-1m, 842k parameters, zero3 on 2 ranks");
+    EXPECT_EQ(out[0], "job 7 (tale): gpt-byte-1m, 842k parameters, zero3 p,g,o 2,2,2 of 2 ranks");
     EXPECT_EQ(out[1].find("step 1/10  loss 5.0000  grad norm 0.500  lr 3.00e-04  10.2k tokens/s"),
               0u)
         << out[1];
@@ -27,8 +27,32 @@ TEST_F(Ctl, SubmitSaysWhatIsNotOrdinary)
     daemon->reply("CreateJob", job.job);
     EXPECT_EQ(
         ctl({"submit", "--model", "gpt-byte-1m", "--detach"}).out,
-        "job 7 (tale): gpt-byte-1m, 842k parameters, zero3 on 2 ranks, 21.0k of them trained, "
-        "bf16\n");
+        "job 7 (tale): gpt-byte-1m, 842k parameters, 21.0k of them trained, zero3 p,g,o 2,2,2 of 2 "
+        "ranks, bf16\n");
+}
+
+// A preset says which degrees it means, and what it coincides with.
+TEST_F(Ctl, SubmitSaysWhatAPresetIs)
+{
+    TestJob job;
+    job.spec.reshard_after_forward = const_cast<char *>("yes");
+    daemon->reply("CreateJob", job.job);
+    const std::vector<std::string> argv = {"submit",   "--model",    "gpt-byte-1m",
+                                           "--detach", "--strategy", "hybrid_shard"};
+    EXPECT_EQ(ctl(argv).out, "job 7 (tale): gpt-byte-1m, 842k parameters, zero3 p,g,o 2,2,2 of 2 "
+                             "ranks (what hybrid_shard is here)\n");
+    const Json out(json(argv).out);
+    EXPECT_EQ(out.text("strategy"), "zero3");
+    EXPECT_EQ(out.text("asked_strategy"), "hybrid_shard");
+    EXPECT_EQ(out.text("reshard_after_forward"), "yes");
+    job.degrees = {2, 2, 2, 4};
+    job.job.degrees = job.degrees.data();
+    job.spec.strategy = const_cast<char *>("hybrid_shard_zero2");
+    job.spec.reshard_after_forward = const_cast<char *>("no");
+    daemon->reply("CreateJob", job.job);
+    EXPECT_EQ(ctl({"submit", "--model", "gpt-byte-1m", "--detach"}).out,
+              "job 7 (tale): gpt-byte-1m, 842k parameters, hybrid_shard_zero2 p,g,o 2,2,2 of 4 "
+              "ranks, reshard-after-forward no\n");
 }
 
 TEST_F(Ctl, FailedOrCancelledIsOne)

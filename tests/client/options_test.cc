@@ -400,6 +400,39 @@ TEST_F(Options, JsonFileOfListsAndSwitches)
     EXPECT_NE(file_refused("{\"freeze\": \"a,\"}").find("--freeze"), std::string::npos);
 }
 
+TEST_F(Options, JsonFileOfShardingAndOverlap)
+{
+    const std::string file =
+        dir.write("job.json", "{\"strategy\": \"hpz\", \"shard-group\": 4,\n"
+                              " \"reshard_after_forward\": \"no\", \"prefetch\": 0,\n"
+                              " \"max-gathered\": 3, \"bucket-bytes\": \"25MB\",\n"
+                              " \"overlap\": false, \"persist_below\": 100000}");
+    ASSERT_EQ(parse({"--shard-group", "2"}), 0);
+    ASSERT_EQ(read_file(file), 0) << shc_buf_str(&message);
+    const Shard__V1__JobSpec &spec = args.spec.spec;
+    EXPECT_EQ(spec.has_shard_group_case, SHARD__V1__JOB_SPEC__HAS_SHARD_GROUP_SHARD_GROUP);
+    EXPECT_EQ(spec.shard_group, 2u);
+    EXPECT_STREQ(spec.reshard_after_forward, "no");
+    EXPECT_EQ(spec.has_prefetch_case, SHARD__V1__JOB_SPEC__HAS_PREFETCH_PREFETCH);
+    EXPECT_EQ(spec.prefetch, 0u);
+    EXPECT_EQ(spec.max_gathered, 3u);
+    EXPECT_EQ(spec.bucket_bytes, 25000000u);
+    EXPECT_EQ(spec.has_overlap_case, SHARD__V1__JOB_SPEC__HAS_OVERLAP_OVERLAP);
+    EXPECT_EQ(spec.overlap, 0);
+    EXPECT_EQ(spec.persist_below, 100000u);
+    ASSERT_EQ(parse({"--bucket-bytes", "1MiB", "--overlap", "on", "--reshard-after-forward", "4"}),
+              0);
+    EXPECT_EQ(args.spec.spec.bucket_bytes, 1048576u);
+    EXPECT_EQ(args.spec.spec.overlap, 1);
+    EXPECT_STREQ(args.spec.spec.reshard_after_forward, "4");
+    EXPECT_NE(refused({"--overlap", "yes"}).find("on or off"), std::string::npos);
+    EXPECT_NE(refused({"--shard-group", "0"}).find("--shard-group"), std::string::npos);
+    EXPECT_NE(file_refused("{\"bucket-bytes\": true}").find("whole number or a size"),
+              std::string::npos);
+    EXPECT_NE(file_refused("{\"bucket-bytes\": \"lots\"}").find("--bucket-bytes"),
+              std::string::npos);
+}
+
 TEST_F(Options, StrategyOnTheCommandLineOverridesDegreesInTheFile)
 {
     const std::string file = dir.write("job.json", "{\"shard-degrees\": [1, 1, 2]}");

@@ -199,6 +199,16 @@ TEST_F(Ctl, PlanThatDoesNotFitIsFour)
     EXPECT_EQ(ctl({"plan", "--model", "gpt2"}).status, 0);
     r = json({"plan", "--model", "gpt2"});
     EXPECT_TRUE(json_is_true(Json(r.out).at("fits")));
+    plan.n_degrees = job.degrees.size();
+    plan.degrees = job.degrees.data();
+    job.spec.reshard_after_forward = const_cast<char *>("no");
+    daemon->reply("Plan", plan);
+    EXPECT_NE(ctl({"plan", "--model", "gpt2", "--strategy", "hpz"})
+                  .out.find("\nzero3 p,g,o 2,2,2 of 2 ranks, reshard-after-forward no "
+                            "(what hpz is here); bf16"),
+              std::string::npos);
+    r = json({"plan", "--model", "gpt2", "--strategy", "hpz"});
+    EXPECT_EQ(Json(r.out).text("asked_strategy"), "hpz");
 }
 
 TEST_F(Ctl, PauseResumeCancelDelete)

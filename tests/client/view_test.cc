@@ -311,5 +311,14 @@ TEST(View, Strategy)
     EXPECT_STREQ(shc_view_strategy(&buf, "zero2", degrees, 4), "zero2");
     EXPECT_STREQ(shc_view_strategy(&buf, "", degrees, 4), "1,2,4");
     EXPECT_STREQ(shc_view_strategy(&buf, "", nullptr, 0), "-");
+    EXPECT_STREQ(shc_view_degrees(&buf, "custom", degrees, 4, "", ""),
+                 "custom p,g,o 1,2,4 of 4 ranks");
+    EXPECT_STREQ(shc_view_degrees(&buf, "zero3", degrees, 4, "yes", "zero3"),
+                 "zero3 p,g,o 1,2,4 of 4 ranks");
+    EXPECT_STREQ(shc_view_degrees(&buf, "hpz", degrees, 4, "2", "hpz"),
+                 "hpz p,g,o 1,2,4 of 4 ranks, reshard-after-forward 2");
+    EXPECT_STREQ(shc_view_degrees(&buf, "zero1", degrees, 4, "", "megatron"),
+                 "zero1 p,g,o 1,2,4 of 4 ranks (what megatron is here)");
+    EXPECT_STREQ(shc_view_degrees(&buf, "zero1", nullptr, 0, "", ""), "zero1");
     shc_buf_fini(&buf);
 }
