@@ -1,114 +1,72 @@
-/* The schedule of one micro-batch; see pipeline.h. Floor F3; the rank's thread. */
+/* The executor of schedules; see pipeline.h. Floor F3; the rank's thread. */
 #include "daemon/shard/pipeline.h"
 
-typedef struct item {
-    uint32_t segment;
-    int backward;
-} item;
+typedef struct run_state {
+    const shd_pipeline *pipeline;
+    const shd_program *program;
+    shd_units *units;
+} run_state;
 
-static uint32_t n_items(const shd_pipeline *pl, int train)
+static int reduce(const run_state *r, uint32_t bucket, shd_error *err)
 {
-    return train ? 2 * pl->n_segments - pl->first_backward : pl->n_segments;
-}
-
-static item item_at(const shd_pipeline *pl, uint32_t i)
-{
-    const uint32_t n = pl->n_segments;
-    return i < n ? (item){i, 0} : (item){2 * n - 1 - i, 1};
-}
-
-static int uses(const shd_segment *segment, uint32_t unit)
-{
-    for (uint32_t k = 0; k < segment->n_units; k++) {
-        if (segment->units[k] == unit) {
-            return 1;
-        }
+    const shd_program *program = r->program;
+    const uint32_t end = program->bucket_first[bucket + 1];
+    for (uint32_t i = program->bucket_first[bucket]; i < end; i++) {
+        const uint32_t u = program->bucket_units[i];
+        r->pipeline->complete_grads(r->pipeline->arg, u);
+        SHD_TRY(shd_unit_grad_reduce(r->units, u, err));
     }
     return 0;
 }
 
-static int needs_params(const shd_pipeline *pl, uint32_t i, uint32_t unit)
+static int reshard(const run_state *r, const shd_instr *instr, shd_error *err)
 {
-    const item it = item_at(pl, i);
-    const shd_segment *segment = &pl->segments[it.segment];
-    return uses(segment, unit) &&
-           (!it.backward || segment->backward_needs_params || segment->recompute);
+    if (instr->parts < r->units->strategy.p) {
+        return shd_unit_keep(r->units, instr->index, err);
+    }
+    shd_unit_reshard(r->units, instr->index);
+    return 0;
 }
 
-/* Is unit wanted by the next item, or by any later one when it is to stay gathered? */
-static int keep(const shd_pipeline *pl, const shd_units *units, uint32_t i, uint32_t n,
-                uint32_t unit)
+static int execute(const run_state *r, const shd_instr *instr, shd_error *err)
 {
-    const int stays = units->strategy.p > 1 && units->strategy.regather == 1;
-    const uint32_t horizon = !stays && i + 2 < n ? i + 2 : n;
-    for (uint32_t later = i + 1; later < horizon; later++) {
-        if (needs_params(pl, later, unit)) {
-            return 1;
-        }
+    const shd_pipeline *pl = r->pipeline;
+    switch (instr->kind) {
+    case SHD_INSTR_GATHER:
+        return shd_unit_gather(r->units, instr->index, err);
+    case SHD_INSTR_FORWARD:
+        return pl->forward != NULL ? pl->forward(pl->arg, instr->index, err) : 0;
+    case SHD_INSTR_RECOMPUTE:
+        return pl->recompute(pl->arg, instr->index, err);
+    case SHD_INSTR_BACKWARD:
+        return pl->backward(pl->arg, instr->index, err);
+    case SHD_INSTR_RESHARD:
+        return reshard(r, instr, err);
+    case SHD_INSTR_GRAD_BEGIN:
+        return shd_unit_grad_begin(r->units, instr->index, err);
+    case SHD_INSTR_REDUCE:
+        return reduce(r, instr->index, err);
+    case SHD_INSTR_WAIT_GATHER:
+    case SHD_INSTR_WAIT_REDUCE:
+    case SHD_INSTR_KIND_COUNT:
+        break;
     }
     return 0;
 }
 
-static int last_gradient(const shd_pipeline *pl, uint32_t segment, uint32_t unit)
+int shd_pipeline_run(const shd_pipeline *pipeline, const shd_program *program, shd_units *units,
+                     shd_error *err)
 {
-    for (uint32_t earlier = pl->first_backward; earlier < segment; earlier++) {
-        if (uses(&pl->segments[earlier], unit)) {
-            return 0;
+    const run_state r = {pipeline, program, units};
+    const shd_pipeline_hooks *hooks = pipeline->hooks;
+    for (uint32_t i = 0; i < program->n; i++) {
+        if (hooks != NULL) {
+            hooks->began(hooks->arg, program, i);
         }
-    }
-    return 1;
-}
-
-static int run_backward(const shd_pipeline *pl, shd_units *units, uint32_t segment, shd_error *err)
-{
-    const shd_segment *seg = &pl->segments[segment];
-    if (seg->recompute) {
-        SHD_TRY(pl->recompute(pl->arg, segment, err));
-    }
-    for (uint32_t k = 0; k < seg->n_units; k++) {
-        SHD_TRY(shd_unit_grad_begin(units, seg->units[k], err));
-    }
-    SHD_TRY(pl->backward(pl->arg, segment, err));
-    for (uint32_t k = 0; k < seg->n_units; k++) {
-        if (!units->units[seg->units[k]].frozen && last_gradient(pl, segment, seg->units[k])) {
-            pl->complete_grads(pl->arg, seg->units[k]);
-            SHD_TRY(shd_unit_grad_reduce(units, seg->units[k], err));
+        SHD_TRY(execute(&r, &program->instrs[i], err));
+        if (hooks != NULL) {
+            hooks->ended(hooks->arg, program, i);
         }
     }
     return 0;
-}
-
-static int run(const shd_pipeline *pl, shd_units *units, int train, shd_error *err)
-{
-    const uint32_t n = n_items(pl, train);
-    for (uint32_t i = 0; i < n; i++) {
-        const item it = item_at(pl, i);
-        const shd_segment *seg = &pl->segments[it.segment];
-        for (uint32_t k = 0; k < seg->n_units; k++) {
-            if (needs_params(pl, i, seg->units[k])) {
-                SHD_TRY(shd_unit_gather(units, seg->units[k], err));
-            }
-        }
-        if (it.backward) {
-            SHD_TRY(run_backward(pl, units, it.segment, err));
-        } else if (pl->forward != NULL) {
-            SHD_TRY(pl->forward(pl->arg, it.segment, err));
-        }
-        for (uint32_t k = 0; k < seg->n_units; k++) {
-            if (!keep(pl, units, i, n, seg->units[k])) {
-                shd_unit_reshard(units, seg->units[k]);
-            }
-        }
-    }
-    return 0;
-}
-
-int shd_pipeline_train(const shd_pipeline *pipeline, shd_units *units, shd_error *err)
-{
-    return run(pipeline, units, 1, err);
-}
-
-int shd_pipeline_forward(const shd_pipeline *pipeline, shd_units *units, shd_error *err)
-{
-    return run(pipeline, units, 0, err);
 }

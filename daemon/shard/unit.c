@@ -45,6 +45,10 @@ static int init_unit(shd_units *units, uint32_t u, shd_error *err)
     unit->frozen = units->layout->units[u].frozen;
     SHD_TRY(take_part(units, SHD_TAG_PARAMS, units->config.dtype, unit->n, s->p,
                       shd_strategy_index_p(s, r), &unit->params, err));
+    if (s->p == 1) {
+        unit->full = unit->params.data;
+        unit->memory = SHD_UNIT_FULL;
+    }
     if (unit->frozen) {
         return 0;
     }
@@ -104,33 +108,80 @@ void shd_units_fini(shd_units *units)
     *units = (shd_units){0};
 }
 
-int shd_unit_gather(shd_units *units, uint32_t u, shd_error *err)
+static size_t bytes_of(const shd_units *units, int64_t n)
+{
+    return (size_t)n * shd_dtype_size(units->config.dtype);
+}
+
+int shd_unit_gather_begin(shd_units *units, uint32_t u, shd_error *err)
 {
     shd_unit *unit = &units->units[u];
-    const shd_dtype dtype = units->config.dtype;
-    if (unit->memory == SHD_UNIT_FULL) {
+    SHD_TRY(shd_unit_take(units, SHD_TAG_GATHERED, units->config.dtype, unit->n, &unit->full, err));
+    unit->memory = SHD_UNIT_COMING;
+    return 0;
+}
+
+int shd_unit_gather_run(shd_units *units, uint32_t u, shd_device *dev, shd_error *err)
+{
+    const shd_unit *unit = &units->units[u];
+    if (unit->kept != NULL) {
+        return shd_comm_all_gather(units->groups[SHD_GROUP_REGATHER], SHD_COMM_ALL_GATHER, dev,
+                                   unit->kept, unit->full,
+                                   bytes_of(units, unit->n / units->strategy.regather), err);
+    }
+    return shd_comm_all_gather(units->groups[SHD_GROUP_GATHER], SHD_COMM_ALL_GATHER, dev,
+                               unit->params.data, unit->full,
+                               bytes_of(units, shd_unit_length(&unit->params)), err);
+}
+
+void shd_unit_gather_end(shd_units *units, uint32_t u)
+{
+    shd_unit *unit = &units->units[u];
+    shd_arena_release(units->arena, unit->kept);
+    unit->kept = NULL;
+    unit->memory = SHD_UNIT_FULL;
+}
+
+int shd_unit_gather(shd_units *units, uint32_t u, shd_error *err)
+{
+    if (units->units[u].memory == SHD_UNIT_FULL) {
         return 0;
     }
-    if (units->strategy.p == 1) {
-        unit->full = unit->params.data;
-    } else {
-        SHD_TRY(shd_unit_take(units, SHD_TAG_GATHERED, dtype, unit->n, &unit->full, err));
-        SHD_TRY(shd_comm_all_gather(
-            units->groups[SHD_GROUP_GATHER], SHD_COMM_ALL_GATHER, units->dev, unit->params.data,
-            unit->full, (size_t)shd_unit_length(&unit->params) * shd_dtype_size(dtype), err));
-    }
-    unit->memory = SHD_UNIT_FULL;
+    SHD_TRY(shd_unit_gather_begin(units, u, err));
+    SHD_TRY(shd_unit_gather_run(units, u, units->dev, err));
+    shd_unit_gather_end(units, u);
     return 0;
+}
+
+static void drop_full(shd_units *units, shd_unit *unit)
+{
+    shd_arena_release(units->arena, unit->full);
+    unit->full = NULL;
+    unit->memory = SHD_UNIT_SHARDED;
 }
 
 void shd_unit_reshard(shd_units *units, uint32_t u)
 {
     shd_unit *unit = &units->units[u];
-    if (unit->full != unit->params.data) {
-        shd_arena_release(units->arena, unit->full);
+    if (unit->full == unit->params.data) {
+        return;
     }
-    unit->full = NULL;
-    unit->memory = SHD_UNIT_SHARDED;
+    drop_full(units, unit);
+    shd_arena_release(units->arena, unit->kept);
+    unit->kept = NULL;
+}
+
+int shd_unit_keep(shd_units *units, uint32_t u, shd_error *err)
+{
+    shd_unit *unit = &units->units[u];
+    const shd_dtype dtype = units->config.dtype;
+    const int64_t n = unit->n / units->strategy.regather;
+    const int64_t first = n * shd_strategy_index_kept(&units->strategy, units->rank);
+    SHD_TRY(shd_unit_take(units, SHD_TAG_GATHERED, dtype, n, &unit->kept, err));
+    shd_device_to_device(units->dev, unit->kept, shd_unit_element(unit->full, dtype, first),
+                         bytes_of(units, n));
+    drop_full(units, unit);
+    return 0;
 }
 
 int shd_unit_update_finish(shd_units *units, uint32_t u, shd_error *err)

@@ -3,9 +3,10 @@
  *
  * Per unit of n (padded) elements a rank keeps n/p parameters in the compute dtype, n/g gradients
  * in the reduce dtype, n/o of every state of the optimizer and, unless the compute dtype is fp32,
- * n/o of the fp32 master parameters. A frozen unit has its parameters alone. Two buffers come and
- * go: the full parameters (tag gathered) and the unreduced gradient of the micro-batch at hand (tag
- * comm), both in the compute dtype. A degree of 1 makes the kept memory serve as the full one.
+ * n/o of the fp32 master parameters. A frozen unit has its parameters alone. Buffers come and go:
+ * the full parameters and what is kept of them until backward (tag gathered), and the unreduced
+ * gradient of the micro-batch at hand (tag comm), all in the compute dtype. A degree of 1 makes the
+ * shard serve as the full one.
  *
  * Gradients travel in the compute dtype when they are summed in fp32, since widening is exact: the
  * same bits, half the bytes. Summed in another dtype, they are rounded to it before they travel,
@@ -29,7 +30,11 @@ extern "C" {
 
 #define SHD_UNIT_STATES 2 /* the most that an optimizer keeps per element */
 
-typedef enum shd_unit_memory { SHD_UNIT_SHARDED = 0, SHD_UNIT_FULL } shd_unit_memory;
+typedef enum shd_unit_memory {
+    SHD_UNIT_SHARDED = 0,
+    SHD_UNIT_COMING, /* being gathered */
+    SHD_UNIT_FULL
+} shd_unit_memory;
 
 /* A range of a unit's flat buffer and the memory that holds it. */
 typedef struct shd_range {
@@ -45,7 +50,8 @@ typedef struct shd_unit {
     shd_range master;              /* o-part, fp32; inside `params` when that is fp32 */
     float *state[SHD_UNIT_STATES]; /* [o-part]; of the optimizer, NULL beyond n_states */
     shd_unit_memory memory;
-    void *full;       /* [n] while FULL, else NULL; compute dtype */
+    void *full;       /* [n] unless SHARDED; compute dtype; p = 1: the p-part, always */
+    void *kept;       /* [n / regather] between keep and the end of the next gather, else NULL */
     void *local_grad; /* [n] between grad_begin and grad_reduce, else NULL; compute dtype */
 } shd_unit;
 
@@ -75,10 +81,21 @@ int shd_units_init(shd_units *units, const shd_layout *layout, const shd_strateg
                    shd_comm *comm, shd_error *err);
 void shd_units_fini(shd_units *units);
 
-/* Makes unit u FULL by all-gathering the p-parts; nothing when it is. */
+/* Makes unit u FULL: begin takes the memory, run all-gathers the p-parts, or the parts that were
+ * kept, and end completes. run may be called on another thread with a device of that thread; begin
+ * and end belong to the rank's. After a failure of run the memory goes with reshard. */
+int shd_unit_gather_begin(shd_units *units, uint32_t u, shd_error *err);
+int shd_unit_gather_run(shd_units *units, uint32_t u, shd_device *dev, shd_error *err);
+void shd_unit_gather_end(shd_units *units, uint32_t u);
+/* All three; nothing when it is FULL. */
 int shd_unit_gather(shd_units *units, uint32_t u, shd_error *err);
-/* Drops the full copy; nothing when there is none. */
+
+/* Drops the full copy, and what is kept of it; nothing when there is none, or when it is the
+ * p-part. */
 void shd_unit_reshard(shd_units *units, uint32_t u);
+/* Drops the full copy but for this rank's part of `regather`, from which the next gather is made.
+ */
+int shd_unit_keep(shd_units *units, uint32_t u, shd_error *err);
 
 /* The functions on gradients and on updates do nothing for a frozen unit. */
 

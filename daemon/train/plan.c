@@ -84,11 +84,16 @@ static int measure_with(const shd_spec *spec, int threads_per_rank, uint32_t cac
     shd_model *model = NULL;
     SHD_TRY(shd_model_create(&spec->model, &model, err));
     shd_worker_shared shared = {.spec = spec, .model = model, .eval_leaves = 1, .caches = caches};
-    shd_worker_layout(&shared);
+    int rc = shd_worker_layout(&shared, err);
+    if (rc < 0) {
+        shd_worker_layout_fini(&shared);
+        shd_model_free(model);
+        return rc;
+    }
     shd_device *dev = shd_device_create_null(threads_per_rank);
     shd_worker *worker =
         shd_worker_create(&shared, dev, shd_comm_null_create(0, spec->strategy.world));
-    const int rc = run_all(worker, spec, caches, out, training, err);
+    rc = run_all(worker, spec, caches, out, training, err);
     if (rc == 0) {
         const shd_arena *arena = shd_worker_arena(worker);
         shd_usage usage[SHD_TAG_COUNT];

@@ -9,7 +9,9 @@
 
 #include "daemon/base/mem.h"
 
-enum { MAX_SEQUENCES = 1 << 20, MAX_PATTERNS = 1000 };
+enum { MAX_SEQUENCES = 1 << 20, MAX_PATTERNS = 1000, MAX_UNITS = 1 << 20 };
+
+#define MAX_BYTES (UINT64_C(1) << 50)
 
 #define MAX_STEPS UINT64_C(1000000000)
 
@@ -220,6 +222,31 @@ static int resolve_determinism(const Shard__V1__JobSpec *in, shd_spec *out, shd_
         return shd_fail(err, SHD_EINVAL,
                         "--reduction-width %u: must be a power of two of at least --ranks %u",
                         out->reduction_width, world);
+    }
+    return 0;
+}
+
+/* Settings are good for every strategy: one under which nothing is gathered or reduced leaves them
+ * with nothing to do. */
+static int resolve_pipeline(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
+{
+    shd_pipeline_settings *p = &out->pipeline;
+    *p = (shd_pipeline_settings)SHD_PIPELINE_SETTINGS_DEFAULT;
+    p->prefetch = in->has_prefetch_case ? in->prefetch : p->prefetch;
+    p->max_gathered = in->has_max_gathered_case ? in->max_gathered : 0;
+    p->bucket_bytes = in->has_bucket_bytes_case ? in->bucket_bytes : 0;
+    p->overlap = in->has_overlap_case ? in->overlap : p->overlap;
+    p->persist_below = in->has_persist_below_case ? in->persist_below : 0;
+    SHD_TRY(whole("prefetch", p->prefetch, 0, MAX_UNITS, err));
+    SHD_TRY(whole("max-gathered", p->max_gathered, 0, MAX_UNITS, err));
+    SHD_TRY(whole("bucket-bytes", p->bucket_bytes, 0, MAX_BYTES, err));
+    SHD_TRY(whole("persist-below", p->persist_below, 0, MAX_BYTES, err));
+    if (p->max_gathered > 0 && out->strategy.p > 1 && out->strategy.regather == 1) {
+        return shd_fail(err, SHD_EINVAL,
+                        "--max-gathered %u: parameters that stay gathered from forward to backward "
+                        "(--reshard-after-forward no; --strategy %s) cannot be limited; leave one "
+                        "of them out",
+                        p->max_gathered, shd_strategy_name(&out->strategy));
     }
     return 0;
 }
@@ -477,6 +504,7 @@ static int resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, uint32_t no
     SHD_TRY(resolve_model(in, config, out, err));
     SHD_TRY(resolve_strategy(in, max_ranks, node_ranks, out, err));
     SHD_TRY(resolve_determinism(in, out, err));
+    SHD_TRY(resolve_pipeline(in, out, err));
     if (in->data[0] != '\0') {
         out->data_path = shd_strdup(in->data);
     }

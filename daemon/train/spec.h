@@ -10,6 +10,7 @@
 #include "daemon/optim/optim.h"
 #include "daemon/optim/scaler.h"
 #include "daemon/optim/schedule.h"
+#include "daemon/shard/schedule.h"
 #include "daemon/shard/strategy.h"
 #include "kernels/dtype.h"
 #include "proto/shard.pb-c.h"
@@ -41,6 +42,7 @@ typedef struct shd_spec {
     int packing; /* documents end to end, else one a window */
     shd_model_config model;
     shd_strategy strategy; /* degrees, world */
+    shd_pipeline_settings pipeline;
     shd_determinism determinism;
     uint32_t reduction_width; /* V: leaves of one reduction tree; W unless the level is world */
     uint64_t steps;           /* 0: no end (client-driven jobs only) */

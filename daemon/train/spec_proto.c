@@ -50,6 +50,16 @@ static void set_scaler(const shd_spec *spec, Shard__V1__JobSpec *out)
     SET(min_loss_scale, MIN_LOSS_SCALE_MIN_LOSS_SCALE, c->min_loss_scale);
 }
 
+static void set_pipeline(const shd_spec *spec, Shard__V1__JobSpec *out)
+{
+    const shd_pipeline_settings *p = &spec->pipeline;
+    SET(prefetch, PREFETCH_PREFETCH, p->prefetch);
+    SET(max_gathered, MAX_GATHERED_MAX_GATHERED, p->max_gathered);
+    SET(bucket_bytes, BUCKET_BYTES_BUCKET_BYTES, p->bucket_bytes);
+    SET(overlap, OVERLAP_OVERLAP, p->overlap);
+    SET(persist_below, PERSIST_BELOW_PERSIST_BELOW, p->persist_below);
+}
+
 Shard__V1__JobSpec *shd_spec_to_proto(const shd_spec *spec)
 {
     Shard__V1__JobSpec *out = shd_malloc(sizeof *out);
@@ -110,6 +120,7 @@ Shard__V1__JobSpec *shd_spec_to_proto(const shd_spec *spec)
             out->freeze[out->n_freeze++] = shd_strdup(spec->freeze[k]);
         }
     }
+    set_pipeline(spec, out);
     set_schedule(spec, out);
     set_optimizer(spec, out);
     set_scaler(spec, out);

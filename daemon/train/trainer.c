@@ -133,7 +133,11 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
         return rc;
     }
     t->shared.model = t->model;
-    shd_worker_layout(&t->shared);
+    rc = shd_worker_layout(&t->shared, err);
+    if (rc < 0) {
+        shd_trainer_free(t);
+        return rc;
+    }
     shd_comm *comms[SHD_MAX_WORLD];
     shd_comm_local_create(W, comms);
     t->slots = shd_calloc(W, sizeof *t->slots);

@@ -58,6 +58,11 @@ void shd_worker_free(shd_worker *w)
     free(w);
 }
 
+void shd_worker_set_hooks(shd_worker *w, const shd_pipeline_hooks *hooks)
+{
+    w->hooks = hooks;
+}
+
 shd_comm *shd_worker_comm(const shd_worker *w)
 {
     return w->comm;

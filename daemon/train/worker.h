@@ -28,9 +28,10 @@ typedef struct shd_worker_shared {
     shd_layout layout;
     shd_segment *segments; /* [n_segments] over the units of the layout */
     uint32_t first_backward;
-    int64_t trainable;     /* elements */
-    uint32_t caches;       /* of generations, at most SHD_GENERATE_CACHES */
-    shd_param_source from; /* load NULL: random */
+    shd_program train_program, forward_program; /* of a micro-batch; equal on all ranks */
+    int64_t trainable;                          /* elements */
+    uint32_t caches;                            /* of generations, at most SHD_GENERATE_CACHES */
+    shd_param_source from;                      /* load NULL: random */
     uint64_t extent;       /* bytes of each rank's arena; ignored on a null device */
     shd_source *data;      /* NULL: batches come from clients, or this is a plan */
     shd_source *eval;      /* may be `data` */
@@ -39,9 +40,10 @@ typedef struct shd_worker_shared {
     uint64_t eval_leaves;  /* micro-batches of one evaluation */
 } shd_worker_shared;
 
-/* Fills layout, segments and what follows from them, from model and spec. A unit of the model whose
- * parameters are partly frozen becomes two. Freed by shd_worker_layout_fini. */
-void shd_worker_layout(shd_worker_shared *shared);
+/* Fills layout, segments, programs and what follows from them, from model and spec. A unit of the
+ * model whose parameters are partly frozen becomes two. Freed by shd_worker_layout_fini, also after
+ * failure: SHD_EINVAL when the settings of the pipeline do not allow such a model. */
+int shd_worker_layout(shd_worker_shared *shared, shd_error *err);
 void shd_worker_layout_fini(shd_worker_shared *shared);
 
 typedef struct shd_worker shd_worker;
@@ -49,6 +51,9 @@ typedef struct shd_worker shd_worker;
 /* `comm` is taken over. Holds no arena before SHD_WORK_INIT. */
 shd_worker *shd_worker_create(const shd_worker_shared *shared, shd_device *dev, shd_comm *comm);
 void shd_worker_free(shd_worker *worker); /* any thread, when idle; NULL is fine */
+
+/* Who is told of the instructions of passes; NULL: nobody. Borrowed; when idle. */
+void shd_worker_set_hooks(shd_worker *worker, const shd_pipeline_hooks *hooks);
 
 /* Executes a work item, or a turn of it of at most `turn` rounds of micro-batches; every rank of
  * the job does so with the same item and turn. Results go to `result`, a private copy of `work`

@@ -33,6 +33,7 @@ struct shd_worker {
     shd_comm *comm;
     _Atomic(shd_arena *) arena; /* set once, by INIT */
     shd_units units;
+    const shd_pipeline_hooks *hooks;
     shd_tape *tape;
     shd_tensor *params; /* [n_params]; data and grad are set while a unit is full */
     shd_tensor **param_ptrs;

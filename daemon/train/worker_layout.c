@@ -141,18 +141,40 @@ static uint32_t find_first_backward(const shd_worker_shared *shared)
     return first;
 }
 
-void shd_worker_layout(shd_worker_shared *shared)
+static int make_program(const shd_worker_shared *shared, int train, shd_program *out,
+                        shd_error *err)
+{
+    const shd_spec *spec = shared->spec;
+    const shd_program_config config = {
+        .segments = shared->segments,
+        .n_segments = shd_model_n_segments(shared->model),
+        .first_backward = shared->first_backward,
+        .layout = &shared->layout,
+        .strategy = spec->strategy,
+        .settings = spec->pipeline,
+        .dtype = spec->dtype,
+        .reduce_dtype = spec->reduce_dtype,
+        .train = train,
+    };
+    return shd_program_make(&config, out, err);
+}
+
+int shd_worker_layout(shd_worker_shared *shared, shd_error *err)
 {
     split *splits = shd_calloc(shd_model_n_units(shared->model), sizeof *splits);
     const uint32_t n_units = split_units(shared, splits);
     make_layout(shared, splits, n_units);
     make_segments(shared, splits);
-    shared->first_backward = shared->spec->n_freeze > 0 ? find_first_backward(shared) : 0;
     free(splits);
+    shared->first_backward = shared->spec->n_freeze > 0 ? find_first_backward(shared) : 0;
+    SHD_TRY(make_program(shared, 1, &shared->train_program, err));
+    return make_program(shared, 0, &shared->forward_program, err);
 }
 
 void shd_worker_layout_fini(shd_worker_shared *shared)
 {
+    shd_program_fini(&shared->train_program);
+    shd_program_fini(&shared->forward_program);
     shd_layout_fini(&shared->layout);
     free(shared->segments);
     shared->segments = NULL;

@@ -110,14 +110,12 @@ typedef struct leaf {
 
 static shd_pipeline pipeline_of(shd_worker *w, int compute)
 {
-    return (shd_pipeline){.n_segments = shd_model_n_segments(w->shared->model),
-                          .segments = w->shared->segments,
-                          .first_backward = w->shared->first_backward,
-                          .forward = compute ? forward_segment : NULL,
+    return (shd_pipeline){.forward = compute ? forward_segment : NULL,
                           .backward = backward_segment,
                           .recompute = recompute_segment,
                           .complete_grads = complete_grads,
-                          .arg = w};
+                          .arg = w,
+                          .hooks = w->hooks};
 }
 
 /* Evaluation runs without dropout. */
@@ -135,8 +133,8 @@ static int run_pipeline(shd_worker *w, int train, shd_error *err)
     const shd_pipeline pipeline = pipeline_of(w, 1);
     w->training = train;
     shd_tape_reset(w->tape, train);
-    return train ? shd_pipeline_train(&pipeline, &w->units, err)
-                 : shd_pipeline_forward(&pipeline, &w->units, err);
+    return shd_pipeline_run(
+        &pipeline, train ? &w->shared->train_program : &w->shared->forward_program, &w->units, err);
 }
 
 /* Runs the leaf that lies in the host staging. */
@@ -167,7 +165,7 @@ int shd_worker_pass_tokens(shd_worker *w, const int32_t *tokens, uint32_t n,
 {
     if (shd_comm_rank(w->comm) != 0) {
         const shd_pipeline pipeline = pipeline_of(w, 0);
-        return shd_pipeline_forward(&pipeline, &w->units, err);
+        return shd_pipeline_run(&pipeline, &w->shared->forward_program, &w->units, err);
     }
     w->input = (shd_model_input){.ids = w->ids, .sequences = 1, .tokens = n, .cache = cache};
     shd_device_from_host(w->dev, w->ids, tokens, n * sizeof *tokens);

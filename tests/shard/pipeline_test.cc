@@ -1,5 +1,5 @@
-// The schedule: which unit is gathered, kept, reduced when, seen from the compute callbacks on a
-// device and a communicator that only count.
+// Schedules in execution: which unit is gathered, kept, reduced when, seen from the compute
+// callbacks on a device and a communicator that only count.
 #include "daemon/shard/pipeline.h"
 
 #include <gtest/gtest.h>
@@ -36,14 +36,7 @@ class Chain
         EXPECT_EQ(0, shd_device_arena(dev_, 0, &arena_, nullptr));
         comm_ = shd_comm_null_create(1, world);
         EXPECT_EQ(0, shd_units_init(&units, &layout_, &s, &config, dev_, arena_, comm_, nullptr));
-        pipeline = {static_cast<uint32_t>(segments_.size()),
-                    segments_.data(),
-                    0,
-                    Forward,
-                    Backward,
-                    Recompute,
-                    CompleteGrads,
-                    this};
+        pipeline = {ForwardSegment, Backward, Recompute, CompleteGrads, this, nullptr};
     }
     ~Chain()
     {
@@ -58,6 +51,32 @@ class Chain
     }
     Chain(const Chain &) = delete;
     Chain &operator=(const Chain &) = delete;
+
+    int Run(bool train, shd_error *err = nullptr)
+    {
+        const shd_program_config config = {segments_.data(),
+                                           static_cast<uint32_t>(segments_.size()),
+                                           first_backward,
+                                           &layout_,
+                                           units.strategy,
+                                           settings,
+                                           SHD_F32,
+                                           SHD_F32,
+                                           train};
+        shd_program program = {};
+        EXPECT_EQ(0, shd_program_make(&config, &program, nullptr));
+        const int rc = shd_pipeline_run(&pipeline, &program, &units, err);
+        shd_program_fini(&program);
+        return rc;
+    }
+    int Train(shd_error *err = nullptr)
+    {
+        return Run(true, err);
+    }
+    int Forward(shd_error *err = nullptr)
+    {
+        return Run(false, err);
+    }
 
     uint64_t Gathers() const
     {
@@ -82,6 +101,8 @@ class Chain
         return static_cast<uint64_t>(layout_.units[0].padded);
     }
 
+    shd_pipeline_settings settings = {}; // one thing after another
+    uint32_t first_backward = 0;
     shd_pipeline pipeline = {};
     shd_units units = {};
     std::vector<std::string> log;
@@ -112,7 +133,7 @@ class Chain
         log.push_back(entry + " full " + Units(false) + " grads " + Units(true));
         return entry == fail_at ? shd_fail(err, SHD_ENOMEM, "%s fails", entry.c_str()) : 0;
     }
-    static int Forward(void *arg, uint32_t segment, shd_error *err)
+    static int ForwardSegment(void *arg, uint32_t segment, shd_error *err)
     {
         return static_cast<Chain *>(arg)->Compute("F", segment, err);
     }
@@ -156,7 +177,7 @@ TEST(Train, GathersForEachUseAndReducesAfterTheLast)
 {
     Chain c(Tied(), 3, 1);
     shd_error err = {};
-    ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, &err)) << err.message;
+    ASSERT_EQ(0, c.Train(&err)) << err.message;
     EXPECT_EQ((Log{
                   "F0 full 0 grads ",
                   "F1 full 1 grads ",
@@ -182,7 +203,7 @@ TEST(Train, GathersForEachUseAndReducesAfterTheLast)
 TEST(Train, KeepsGatheredParametersWhenAskedTo)
 {
     Chain c(Tied(), 3, 0);
-    ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, nullptr));
+    ASSERT_EQ(0, c.Train());
     EXPECT_EQ((Log{
                   "F0 full 0 grads ",
                   "F1 full 01 grads ",
@@ -205,7 +226,7 @@ TEST(Train, KeepsGatheredParametersWhenAskedTo)
 TEST(Train, ChainWithoutTiesGathersTheLastUnitOnce)
 {
     Chain c(Untied(), 3, 1);
-    ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, nullptr));
+    ASSERT_EQ(0, c.Train());
     EXPECT_EQ((Log{
                   "F0 full 0 grads ",
                   "F1 full 1 grads ",
@@ -225,7 +246,7 @@ TEST(Train, ASegmentOfTwoUnitsSharesOneWithItsNeighbour)
 {
     // Unit 1 is used by two segments in a row, unit 2 only together with unit 0.
     Chain c({{{0, 1}, 2, 1, 0}, {{1}, 1, 1, 0}, {{0, 2}, 2, 1, 0}}, 3, 1);
-    ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, nullptr));
+    ASSERT_EQ(0, c.Train());
     EXPECT_EQ((Log{
                   "F0 full 01 grads ",
                   "F1 full 1 grads ",
@@ -246,7 +267,7 @@ TEST(Train, ASegmentOfTwoUnitsSharesOneWithItsNeighbour)
 TEST(Train, UnshardedParametersAreNeverGathered)
 {
     Chain c(Tied(), 3, 1, "zero2");
-    ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, nullptr));
+    ASSERT_EQ(0, c.Train());
     EXPECT_EQ(0u, c.Gathers());
     EXPECT_EQ(3u, c.Reduces());
 }
@@ -258,7 +279,7 @@ TEST(Train, ComputesASegmentAgainWithItsUnitsGatheredForBoth)
     segments[1].recompute = segments[2].recompute = 1;
     segments[2].backward_needs_params = 0;
     Chain c(segments, 3, 1);
-    ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, nullptr));
+    ASSERT_EQ(0, c.Train());
     EXPECT_EQ((Log{
                   "F0 full 0 grads ",
                   "F1 full 1 grads ",
@@ -284,8 +305,8 @@ TEST(Train, FrozenUnitsHaveNoGradientAndNothingBelowTheFirstTrainedOneRuns)
     // 4 the head.
     Chain c({{{0}, 1, 0, 0}, {{1}, 1, 1, 1}, {{2, 3}, 2, 1, 0}, {{4}, 1, 1, 0}}, 5, 1, "zero3", 4,
             {0, 1, 3});
-    c.pipeline.first_backward = 2;
-    ASSERT_EQ(0, shd_pipeline_train(&c.pipeline, &c.units, nullptr));
+    c.first_backward = 2;
+    ASSERT_EQ(0, c.Train());
     EXPECT_EQ((Log{
                   "F0 full 0 grads ",
                   "F1 full 1 grads ",
@@ -305,11 +326,34 @@ TEST(Train, FrozenUnitsHaveNoGradientAndNothingBelowTheFirstTrainedOneRuns)
     EXPECT_EQ(5 * c.Padded() / 4 * 4, c.Now(SHD_TAG_PARAMS));
 }
 
+TEST(Hooks, SeeEveryInstructionOnce)
+{
+    Chain c(Tied(), 3, 1);
+    std::vector<std::string> seen;
+    const shd_pipeline_hooks hooks = {
+        [](void *arg, const shd_program *program, uint32_t i) {
+            static_cast<std::vector<std::string> *>(arg)->push_back(
+                std::string("<") + shd_instr_name(program->instrs[i].kind));
+        },
+        [](void *arg, const shd_program *program, uint32_t i) {
+            static_cast<std::vector<std::string> *>(arg)->push_back(
+                shd_lane_name(program->instrs[i].lane) + std::string(">"));
+        },
+        &seen};
+    c.pipeline.hooks = &hooks;
+    ASSERT_EQ(0, c.Forward());
+    const std::vector<std::string> begin(seen.begin(), seen.begin() + 8);
+    EXPECT_EQ((Log{"<gather", "gather>", "<wait_gather", "compute>", "<forward", "compute>",
+                   "<reshard", "compute>"}),
+              begin);
+    EXPECT_EQ(32u, seen.size());
+}
+
 TEST(Forward, LeavesEverythingSharded)
 {
     for (int reshard : {0, 1}) {
         Chain c(Tied(), 3, reshard);
-        ASSERT_EQ(0, shd_pipeline_forward(&c.pipeline, &c.units, nullptr));
+        ASSERT_EQ(0, c.Forward());
         EXPECT_EQ(4u, c.log.size());
         EXPECT_EQ("F3 full 0 grads ", c.log[3]);
         EXPECT_EQ(reshard ? "F2 full 2 grads " : "F2 full 02 grads ", c.log[2]);
@@ -322,9 +366,9 @@ TEST(Forward, LeavesEverythingSharded)
 TEST(Forward, WithoutComputeRunsTheSameCollectives)
 {
     Chain with(Tied(), 3, 1), without(Tied(), 3, 1);
-    ASSERT_EQ(0, shd_pipeline_forward(&with.pipeline, &with.units, nullptr));
+    ASSERT_EQ(0, with.Forward());
     without.pipeline.forward = nullptr;
-    ASSERT_EQ(0, shd_pipeline_forward(&without.pipeline, &without.units, nullptr));
+    ASSERT_EQ(0, without.Forward());
     EXPECT_TRUE(without.log.empty());
     EXPECT_EQ(with.Gathers(), without.Gathers());
     EXPECT_EQ(with.GatheredBytes(), without.GatheredBytes());
@@ -336,7 +380,7 @@ TEST(Failure, OfComputeStopsTheScheduleAndIsForwarded)
         Chain c(Tied(), 3, 1);
         c.fail_at = at;
         shd_error err = {};
-        EXPECT_EQ(SHD_ENOMEM, shd_pipeline_train(&c.pipeline, &c.units, &err));
+        EXPECT_EQ(SHD_ENOMEM, c.Train(&err));
         EXPECT_EQ(std::string(at) + " fails", err.message);
         EXPECT_EQ(0u, c.log.back().find(at)) << c.log.back();
     }
@@ -347,7 +391,7 @@ TEST(Failure, OfACollectiveIsForwarded)
     Chain c(Tied(), 3, 1);
     shd_comm_abort(c.units.comm, SHD_ECANCELLED, "stopped");
     shd_error err = {};
-    EXPECT_EQ(SHD_ECANCELLED, shd_pipeline_train(&c.pipeline, &c.units, &err));
+    EXPECT_EQ(SHD_ECANCELLED, c.Train(&err));
     EXPECT_STREQ("stopped", err.message);
     EXPECT_TRUE(c.log.empty());
 }

@@ -185,8 +185,10 @@ TEST(Gather, GivesBackEveryBitAndResharesAgain)
                     std::copy(want[u].begin() + unit.params.begin,
                               want[u].begin() + unit.params.end, F(unit.params.data));
                     for (int again = 0; again < 2; again++) {
-                        EXPECT_EQ(SHD_UNIT_SHARDED, unit.memory);
-                        EXPECT_EQ(nullptr, unit.full);
+                        if (s.p > 1) {
+                            EXPECT_EQ(SHD_UNIT_SHARDED, unit.memory);
+                            EXPECT_EQ(nullptr, unit.full);
+                        }
                         ASSERT_EQ(0, shd_unit_gather(&rank.units, u, &err)) << err.message;
                         EXPECT_EQ(SHD_UNIT_FULL, unit.memory);
                         EXPECT_TRUE(Copy(F(unit.full), unit.n) == want[u]);
@@ -486,6 +488,44 @@ TEST(Precision, TheMasterIsRoundedIntoEveryCopyOfTheParameters)
                         << "and stays as it was";
                 });
             }
+        }
+    }
+}
+
+TEST(Keep, WhatStaysMakesTheSameCopyAgain)
+{
+    for (uint32_t parts : {1u, 2u, 4u}) {
+        for (shd_dtype dtype : {SHD_F32, SHD_BF16}) {
+            shd_strategy s = {};
+            ASSERT_EQ(0, shd_strategy_make("zero3", nullptr, 0, 4, &s, nullptr));
+            s.regather = parts;
+            World w(s, kNumel, kUnit, 2 << 20, {dtype, SHD_F32, 2});
+            const Flat want = Rounded(RandomFlat(w.layout(), 0, 3), dtype);
+            w.Each([&](Rank &rank) {
+                shd_unit &unit = rank.units.units[0];
+                Store(&rank, unit.params.data, dtype, want.data() + unit.params.begin,
+                      unit.params.end - unit.params.begin);
+                const auto gathered = [&] {
+                    shd_usage usage[SHD_TAG_COUNT];
+                    shd_arena_usage(rank.arena, usage);
+                    return usage[SHD_TAG_GATHERED].now;
+                };
+                const uint64_t full = static_cast<uint64_t>(unit.n) * shd_dtype_size(dtype);
+                for (int again = 0; again < 2; again++) {
+                    ASSERT_EQ(0, shd_unit_gather(&rank.units, 0, nullptr));
+                    EXPECT_TRUE(Load(&rank, unit.full, dtype, unit.n) == want);
+                    EXPECT_EQ(full, gathered());
+                    ASSERT_EQ(0, shd_unit_keep(&rank.units, 0, nullptr));
+                    EXPECT_EQ(SHD_UNIT_SHARDED, unit.memory);
+                    EXPECT_EQ(full / parts, gathered());
+                }
+                shd_unit_reshard(&rank.units, 0);
+                EXPECT_EQ(0u, gathered());
+                // Without what was kept it is made of the p-parts again.
+                ASSERT_EQ(0, shd_unit_gather(&rank.units, 0, nullptr));
+                EXPECT_TRUE(Load(&rank, unit.full, dtype, unit.n) == want);
+                shd_unit_reshard(&rank.units, 0);
+            });
         }
     }
 }

@@ -109,6 +109,11 @@ TEST(Defaults, AreTheDocumentedOnes)
     EXPECT_EQ(0u, s.eval_every);
     EXPECT_EQ(64u, s.eval_batches);
     EXPECT_EQ(10u, s.priority);
+    EXPECT_EQ(1u, s.pipeline.prefetch);
+    EXPECT_EQ(0u, s.pipeline.max_gathered);
+    EXPECT_EQ(0u, s.pipeline.bucket_bytes);
+    EXPECT_EQ(1, s.pipeline.overlap);
+    EXPECT_EQ(0u, s.pipeline.persist_below);
 }
 
 TEST(Defaults, OfAJobThatClientsDrive)
@@ -567,6 +572,15 @@ TEST(Refusals, Priorities)
     Refused({SET(priority, PRIORITY, UINT32_MAX)}, SHD_EINVAL, {"--priority 4294967295"});
 }
 
+TEST(Refusals, ThePipeline)
+{
+    Refused({SET(prefetch, PREFETCH, UINT32_MAX)}, SHD_EINVAL, {"--prefetch 4294967295"});
+    Refused({SET(bucket_bytes, BUCKET_BYTES, UINT64_MAX)}, SHD_EINVAL, {"--bucket-bytes"});
+    Refused({SET(persist_below, PERSIST_BELOW, UINT64_MAX)}, SHD_EINVAL, {"--persist-below"});
+    Refused({SET(max_gathered, MAX_GATHERED, 3), TEXT(strategy, "shard_grad_op")}, SHD_EINVAL,
+            {"--max-gathered 3", "shard_grad_op"});
+}
+
 void ExpectEqual(const shd_spec &a, const shd_spec &b)
 {
     const auto text = [](const char *s) { return std::string(s != nullptr ? s : "(none)"); };
@@ -584,6 +598,11 @@ void ExpectEqual(const shd_spec &a, const shd_spec &b)
     EXPECT_EQ(a.strategy.regather, b.strategy.regather);
     EXPECT_EQ(a.determinism, b.determinism);
     EXPECT_EQ(a.reduction_width, b.reduction_width);
+    EXPECT_EQ(a.pipeline.prefetch, b.pipeline.prefetch);
+    EXPECT_EQ(a.pipeline.max_gathered, b.pipeline.max_gathered);
+    EXPECT_EQ(a.pipeline.bucket_bytes, b.pipeline.bucket_bytes);
+    EXPECT_EQ(a.pipeline.overlap, b.pipeline.overlap);
+    EXPECT_EQ(a.pipeline.persist_below, b.pipeline.persist_below);
     EXPECT_EQ(a.steps, b.steps);
     EXPECT_EQ(a.micro_batch, b.micro_batch);
     EXPECT_EQ(a.global_batch, b.global_batch);
@@ -656,6 +675,9 @@ TEST(ToProto, ThereAndBack)
         {TEXT(reshard_after_forward, "no"), SET(ranks, RANKS, 1)},
         {TEXT(determinism, "world"), SET(reduction_width, REDUCTION_WIDTH, 32)},
         {SET(eval_every, EVAL_EVERY, 10)},
+        {SET(prefetch, PREFETCH, 0), SET(max_gathered, MAX_GATHERED, 3),
+         SET(bucket_bytes, BUCKET_BYTES, 1 << 20), SET(overlap, OVERLAP, 0),
+         SET(persist_below, PERSIST_BELOW, 1000)},
         {TEXT(dtype, "bf16"), TEXT(reduce_dtype, "bf16"), TEXT(activation_checkpointing, "full"),
          SET(dropout, DROPOUT, 0.25)},
         {TEXT(dtype, "fp16"), TEXT(activation_checkpointing, "selective"),
