@@ -2,7 +2,8 @@
  *
  * A unit is the set of parameters that are gathered together. Its flat buffer holds them one after
  * another, each at a multiple of SHD_PARAM_ALIGN elements, padded at the end so that it divides
- * into W atoms of a multiple of SHD_BLOCK elements. Padding holds zeros and stays zero. */
+ * into W atoms of a multiple of SHD_BLOCK elements. Padding holds zeros and stays zero. A block
+ * of norms thus holds one parameter, wherever that lies. */
 #ifndef SHD_DAEMON_SHARD_LAYOUT_H
 #define SHD_DAEMON_SHARD_LAYOUT_H
 
@@ -12,8 +13,8 @@
 extern "C" {
 #endif
 
-#define SHD_BLOCK 256      /* elements; the block of norms */
-#define SHD_PARAM_ALIGN 16 /* elements; one cache line of fp32 */
+#define SHD_BLOCK 256 /* elements; the block of norms */
+#define SHD_PARAM_ALIGN SHD_BLOCK
 
 typedef struct shd_slot {
     uint32_t unit;

@@ -74,9 +74,10 @@ int shd_units_init(shd_units *units, const shd_layout *layout, const shd_strateg
         rc = init_unit(units, u, err);
     }
     for (int g = 0; g < SHD_GROUP_COUNT && rc == 0; g++) {
-        uint32_t members[SHD_MAX_WORLD];
+        uint32_t *members = shd_calloc(strategy->world, sizeof *members);
         const uint32_t n = shd_strategy_group(strategy, units->rank, (shd_group)g, members);
         rc = shd_comm_split(comm, members, n, &units->groups[g], err);
+        free(members);
     }
     if (rc < 0) {
         shd_units_fini(units);

@@ -114,9 +114,11 @@ shd_range shd_unit_atom(const shd_units *units, uint32_t u);
 /* After the last round: completes this rank's o-part of `grads` from its replicas' atoms. */
 int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err);
 
-/* Sum of squares of the whole unit's gradient in double: blocks of SHD_BLOCK elements, combined in
- * block order on top of *sum, so that neither strategy nor W changes a bit. After grad_finish. */
-int shd_unit_sumsq(shd_units *units, uint32_t u, double *sum, shd_error *err);
+/* Sum of squares of the gradients of all trained parameters in double, the same on every rank:
+ * blocks of SHD_BLOCK elements are combined in block order to a sum per parameter, and these in
+ * the order of the parameter table, so that neither the cut into units, nor strategy, nor W changes
+ * a bit. After grad_finish of every unit. */
+int shd_units_sumsq(shd_units *units, double *sum, shd_error *err);
 
 /* The o-part of the gradients, for the optimizer. */
 shd_range shd_unit_update_grads(const shd_units *units, uint32_t u);

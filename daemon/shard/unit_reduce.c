@@ -4,9 +4,11 @@
 #include "daemon/base/mem.h"
 #include "daemon/shard/unit_internal.h"
 
-/* Elements of one atom that are exchanged at a time: bounds the receive buffer to W MiB and keeps
- * the tree's inputs in cache. A multiple of SHD_BLOCK. */
-enum { REDUCE_CHUNK = 1 << 18 };
+/* Elements of one atom that are exchanged at a time, which keeps the tree's inputs in cache, and of
+ * all atoms, which bounds the receive buffer. Multiples of SHD_BLOCK. */
+enum { REDUCE_CHUNK = 1 << 18, REDUCE_MOST = 1 << 22 };
+
+_Static_assert(REDUCE_MOST / SHD_MAX_WORLD >= SHD_BLOCK, "a block of every atom fits");
 
 static int64_t min64(int64_t a, int64_t b)
 {
@@ -88,9 +90,9 @@ static void round_pieces(shd_units *units, const shd_unit *unit, int64_t at, int
     }
 }
 
-/* recv and send (NULL: the local gradient is sent as it is) hold W * chunk elements. */
-static int exchange_and_sum(shd_units *units, uint32_t u, void *recv, void *send, int64_t chunk,
-                            shd_error *err)
+/* recv and send (NULL: the local gradient is sent as it is) hold W * chunk elements, leaves W. */
+static int exchange_and_sum(shd_units *units, uint32_t u, void *recv, void *send,
+                            const void **leaves, int64_t chunk, shd_error *err)
 {
     const shd_strategy *s = &units->strategy;
     const shd_unit *unit = &units->units[u];
@@ -112,7 +114,6 @@ static int exchange_and_sum(shd_units *units, uint32_t u, void *recv, void *send
                                     units->dev, from, (size_t)stride * size, recv,
                                     (size_t)len * size, err));
         /* The group is ordered by atom; the tree goes over ranks, which are the leaves. */
-        const void *leaves[SHD_MAX_WORLD];
         for (uint32_t r = 0; r < s->world; r++) {
             leaves[r] = shd_unit_element(recv, wire, (int64_t)shd_strategy_atom(s, r) * len);
         }
@@ -122,10 +123,18 @@ static int exchange_and_sum(shd_units *units, uint32_t u, void *recv, void *send
     return 0;
 }
 
+/* Of one atom. */
+static int64_t chunk_elements(const shd_units *units, const shd_unit *unit)
+{
+    const int64_t world = units->strategy.world;
+    const int64_t most = REDUCE_MOST / world / SHD_BLOCK * SHD_BLOCK;
+    return min64(min64(REDUCE_CHUNK, most), unit->n / world);
+}
+
 static int exchange(shd_units *units, uint32_t u, shd_error *err)
 {
     const uint32_t world = units->strategy.world;
-    const int64_t chunk = min64(REDUCE_CHUNK, units->units[u].n / world);
+    const int64_t chunk = chunk_elements(units, &units->units[u]);
     const shd_dtype wire = wire_dtype(units);
     void *recv = NULL, *send = NULL;
     int rc = shd_unit_take(units, SHD_TAG_COMM, wire, chunk * world, &recv, err);
@@ -133,7 +142,9 @@ static int exchange(shd_units *units, uint32_t u, shd_error *err)
         rc = shd_unit_take(units, SHD_TAG_COMM, wire, chunk * world, &send, err);
     }
     if (rc == 0) {
-        rc = exchange_and_sum(units, u, recv, send, chunk, err);
+        const void **leaves = shd_calloc(world, sizeof *leaves);
+        rc = exchange_and_sum(units, u, recv, send, leaves, chunk, err);
+        free(leaves);
     }
     shd_arena_release(units->arena, send);
     shd_arena_release(units->arena, recv);
@@ -179,11 +190,24 @@ int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err)
         (size_t)shd_unit_length(&atom) * shd_dtype_size(units->config.reduce_dtype), err);
 }
 
-int shd_unit_sumsq(shd_units *units, uint32_t u, double *total, shd_error *err)
+/* Block sums of unit u, on the host, into one sum for each of its parameters. */
+static void combine_blocks(const shd_layout *layout, uint32_t u, const double *blocks, double *sums)
 {
-    if (units->units[u].frozen) {
-        return 0;
+    for (uint32_t i = 0; i < layout->n_params; i++) {
+        const shd_slot *slot = &layout->slots[i];
+        if (slot->unit != u) {
+            continue;
+        }
+        const int64_t end = slot->offset + slot->numel;
+        for (int64_t at = slot->offset; at < end; at += SHD_BLOCK) {
+            sums[i] += blocks[at / SHD_BLOCK];
+        }
     }
+}
+
+/* Adds the sum of squares of every parameter of unit u to its place in sums[n_params]. */
+static int unit_sumsq(shd_units *units, uint32_t u, double *sums, shd_error *err)
+{
     const shd_range grads = shd_unit_update_grads(units, u);
     const int64_t n = shd_unit_length(&grads);
     const int64_t mine = n / SHD_BLOCK, all = units->units[u].n / SHD_BLOCK;
@@ -198,15 +222,29 @@ int shd_unit_sumsq(shd_units *units, uint32_t u, double *total, shd_error *err)
             ? 0
             : shd_comm_all_gather(units->groups[SHD_GROUP_NORM], SHD_COMM_NORM, units->dev, own,
                                   blocks, (size_t)mine * sizeof(double), err);
-    if (rc == 0) {
+    if (rc == 0 && !shd_device_is_null(units->dev)) {
         double *host = shd_malloc((size_t)all * sizeof(double));
         shd_device_to_host(units->dev, host, blocks, (size_t)all * sizeof(double));
-        for (int64_t i = 0; i < all; i++) {
-            *total += host[i];
-        }
+        combine_blocks(units->layout, u, host, sums);
         free(host);
     }
     shd_arena_release(units->arena, blocks);
+    return rc;
+}
+
+int shd_units_sumsq(shd_units *units, double *sum, shd_error *err)
+{
+    const shd_layout *layout = units->layout;
+    double *sums = shd_calloc(layout->n_params, sizeof *sums);
+    int rc = 0;
+    for (uint32_t u = 0; u < layout->n_units && rc == 0; u++) {
+        rc = units->units[u].frozen ? 0 : unit_sumsq(units, u, sums, err);
+    }
+    *sum = 0;
+    for (uint32_t i = 0; i < layout->n_params; i++) {
+        *sum += sums[i];
+    }
+    free(sums);
     return rc;
 }
 

@@ -138,13 +138,14 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
         shd_trainer_free(t);
         return rc;
     }
-    shd_comm *comms[SHD_MAX_WORLD];
+    shd_comm **comms = shd_calloc(W, sizeof *comms);
     shd_comm_local_create(W, comms);
     t->slots = shd_calloc(W, sizeof *t->slots);
     for (uint32_t r = 0; r < W; r++) {
         t->slots[r] = (slot){.trainer = t, .rank = ranks[r]};
         t->slots[r].worker = shd_worker_create(&t->shared, shd_rank_device(ranks[r]), comms[r]);
     }
+    free(comms);
     *out = t;
     return 0;
 }

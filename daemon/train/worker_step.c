@@ -103,11 +103,11 @@ int shd_worker_optim_step(shd_worker *w, const shd_work *work, shd_work *result,
                         "no gradients are accumulated; send ForwardBackward before OptimStep");
     }
     shd_worker_drop_generations(w); /* their keys and values are of the weights before */
-    double sumsq = 0;
     for (uint32_t u = 0; u < n_units; u++) {
         SHD_TRY(shd_unit_grad_finish(&w->units, u, err));
-        SHD_TRY(shd_unit_sumsq(&w->units, u, &sumsq, err));
     }
+    double sumsq = 0;
+    SHD_TRY(shd_units_sumsq(&w->units, &sumsq, err));
     /* Gradients are of the summed loss, times a factor; the mean over valid tokens comes in here.
      */
     const double unscale = 1.0 / shd_worker_grad_factor(w);

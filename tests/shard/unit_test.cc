@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <functional>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -233,7 +234,13 @@ std::vector<Flat> Reduce(World *w, const shd_strategy &s,
         EXPECT_EQ(unit.master.begin, range.begin);
         EXPECT_EQ(unit.master.end, range.end);
         got[rank.rank] = Copy(F(range.data), range.end - range.begin);
-        ASSERT_EQ(0, shd_unit_sumsq(&rank.units, u, &(*sumsq)[rank.rank], &err)) << err.message;
+        for (uint32_t other = 0; other < w->layout().n_units; other++) { // u's alone count
+            const shd_range grads = shd_unit_update_grads(&rank.units, other);
+            if (other != u && grads.data != nullptr) {
+                std::fill(F(grads.data), F(grads.data) + (grads.end - grads.begin), 0.0f);
+            }
+        }
+        ASSERT_EQ(0, shd_units_sumsq(&rank.units, &(*sumsq)[rank.rank], &err)) << err.message;
         rank.units.folded = 0;
     });
     return got;
@@ -259,15 +266,20 @@ void CheckReduce(const shd_strategy &s, const std::vector<int64_t> &numel,
                 want[i] += Tree(leaf[j], 0, s.world, i);
             }
         }
-        // Blocks by the op, combined in block order: exact. Naively in double: near.
+        // Blocks by the op, combined by parameter in block order: exact. Naively in double: near.
         shd_device *dev = shd_device_create_cpu(1, 0);
         std::vector<double> blocks(n / SHD_BLOCK);
         shd_device_ops(dev)->block_sumsq(shd_device_opctx(dev), blocks.data(), want.data(), SHD_F32,
                                          static_cast<int64_t>(n));
         shd_device_free(dev);
         double in_order = 0, naive = 0;
-        for (double block : blocks) {
-            in_order += block;
+        for (uint32_t i = 0; i < w.layout().n_params; i++) {
+            const shd_slot &slot = w.layout().slots[i];
+            double of_parameter = 0;
+            for (int64_t k = 0; slot.unit == u && k < slot.numel; k += SHD_BLOCK) {
+                of_parameter += blocks[static_cast<size_t>((slot.offset + k) / SHD_BLOCK)];
+            }
+            in_order += of_parameter;
         }
         for (float x : want) {
             naive += static_cast<double>(x) * static_cast<double>(x);
@@ -306,7 +318,7 @@ TEST(Reduce, GoesInChunksWhenAnAtomIsLarge)
     }
 }
 
-TEST(Sumsq, AddsToWhatIsThereAndSeesInfinity)
+TEST(Sumsq, SeesInfinityAndStartsAtZero)
 {
     shd_strategy s = {};
     ASSERT_EQ(0, shd_strategy_make("zero2", nullptr, 0, 2, &s, nullptr));
@@ -322,12 +334,58 @@ TEST(Sumsq, AddsToWhatIsThereAndSeesInfinity)
         }
     }
     w.Each([&](Rank &rank) {
-        const shd_range grads = shd_unit_update_grads(&rank.units, 1);
-        std::fill(F(grads.data), F(grads.data) + (grads.end - grads.begin), 0.0f);
+        for (uint32_t u = 0; u < 2; u++) {
+            const shd_range grads = shd_unit_update_grads(&rank.units, u);
+            std::fill(F(grads.data), F(grads.data) + (grads.end - grads.begin), 0.0f);
+        }
         double sum = 2.5;
-        EXPECT_EQ(0, shd_unit_sumsq(&rank.units, 1, &sum, nullptr));
-        EXPECT_EQ(2.5, sum);
+        EXPECT_EQ(0, shd_units_sumsq(&rank.units, &sum, nullptr));
+        EXPECT_EQ(0.0, sum);
     });
+}
+
+// The same gradients of parameters, whatever units these lie in and whoever holds them.
+TEST(Sumsq, IsTheSameForEveryCutOfEveryWorld)
+{
+    const std::vector<std::vector<uint32_t>> cuts = {
+        {0, 0, 0, 0, 0}, {0, 1, 2, 3, 4}, {1, 0, 1, 0, 1}, {2, 1, 0, 1, 2}};
+    double first = 0;
+    for (const std::vector<uint32_t> &cut : cuts) {
+        for (uint32_t world : {1u, 2u, 3u, 8u}) {
+            for (const char *name : {"ddp", "zero1", "zero3"}) {
+                shd_strategy s = {};
+                ASSERT_EQ(0, shd_strategy_make(name, nullptr, 0, world, &s, nullptr));
+                World w(s, kNumel, cut);
+                w.Each([&](Rank &rank) {
+                    const auto value = [](size_t i, int64_t k) {
+                        return std::sin(static_cast<float>(17 * i) + static_cast<float>(k));
+                    };
+                    for (uint32_t u = 0; u < w.layout().n_units; u++) {
+                        const shd_range part = shd_unit_update_grads(&rank.units, u);
+                        std::fill(F(part.data), F(part.data) + (part.end - part.begin), 0.0f);
+                        for (size_t i = 0; i < kNumel.size(); i++) {
+                            const shd_slot &slot = w.layout().slots[i];
+                            int64_t from = 0, at = 0;
+                            const int64_t n =
+                                slot.unit == u
+                                    ? shd_slot_intersect(&slot, part.begin, part.end, &from, &at)
+                                    : 0;
+                            for (int64_t k = 0; k < n; k++) {
+                                F(part.data)[at + k] = value(i, from + k);
+                            }
+                        }
+                    }
+                    double sum = 0;
+                    ASSERT_EQ(0, shd_units_sumsq(&rank.units, &sum, nullptr));
+                    EXPECT_GT(sum, 0);
+                    static std::mutex mutex;
+                    const std::lock_guard<std::mutex> guard(mutex);
+                    first = first == 0 ? sum : first;
+                    EXPECT_EQ(first, sum) << Describe(s);
+                });
+            }
+        }
+    }
 }
 
 // Every rank writes its own o-part; afterwards each has the whole.
@@ -545,9 +603,12 @@ TEST(Frozen, UnitsHoldParametersAloneAndTakePartInNothingElse)
             EXPECT_EQ(nullptr, unit.local_grad);
             ASSERT_EQ(0, shd_unit_grad_reduce(&rank.units, 1, nullptr));
             ASSERT_EQ(0, shd_unit_grad_finish(&rank.units, 1, nullptr));
+            const shd_range grads = shd_unit_update_grads(&rank.units, 0);
+            std::fill(static_cast<char *>(grads.data),
+                      static_cast<char *>(grads.data) + (grads.end - grads.begin) * 4, '\0');
             double sum = 0.5;
-            ASSERT_EQ(0, shd_unit_sumsq(&rank.units, 1, &sum, nullptr));
-            EXPECT_EQ(0.5, sum);
+            ASSERT_EQ(0, shd_units_sumsq(&rank.units, &sum, nullptr));
+            EXPECT_EQ(0.0, sum);
             ASSERT_EQ(0, shd_unit_update_finish(&rank.units, 1, nullptr));
             const Flat mine(static_cast<size_t>(unit.n / 2), 1.0f + static_cast<float>(rank.rank));
             Store(&rank, unit.params.data, dtype, mine.data(), unit.n / 2);

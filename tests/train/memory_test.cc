@@ -82,11 +82,11 @@ TEST_P(Memory, ModelStatesAreTheFormulasPlusPadding)
     EXPECT_EQ(0u, plan.steady[SHD_TAG_ACTIVATIONS]);
     EXPECT_EQ(0u, plan.steady[SHD_TAG_COMM]);
     EXPECT_EQ(0u, plan.steady[SHD_TAG_WORKSPACE]);
-    // Padding: below 16 elements a parameter, below 256 W a unit.
+    // Padding: below 256 elements a parameter, below 256 W a unit.
     shd_model *model = nullptr;
     ASSERT_EQ(0, shd_model_create(&spec.model, &model, &err));
     EXPECT_LT(plan.padding,
-              16u * shd_model_n_params(model) + 256u * spec.strategy.world * plan.units);
+              256u * shd_model_n_params(model) + 256u * spec.strategy.world * plan.units);
     uint64_t numel = 0;
     for (uint32_t i = 0; i < shd_model_n_params(model); i++) {
         numel += static_cast<uint64_t>(shd_param_numel(shd_model_param(model, i)));
