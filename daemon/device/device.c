@@ -10,6 +10,7 @@ struct shd_device {
     const shd_device_backend *backend; /* borrows */
     const shd_ops *ops;                /* borrows; static storage */
     shd_opctx ctx;                     /* owns its pool */
+    int streams;                       /* have threads */
 };
 
 shd_device *shd_device_create(const shd_device_backend *backend, int nthreads, int spin)
@@ -19,6 +20,23 @@ shd_device *shd_device_create(const shd_device_backend *backend, int nthreads, i
     dev->ops = backend->ops();
     dev->ctx.pool = shd_pool_create(nthreads, spin, "op");
     return dev;
+}
+
+shd_device *shd_device_beside(const shd_device *dev)
+{
+    shd_device *beside = shd_device_create(dev->backend, 1, 0);
+    beside->ctx.work = dev->ctx.work;
+    return beside;
+}
+
+void shd_device_set_streams(shd_device *dev, int threads)
+{
+    dev->streams = threads && !shd_device_is_null(dev);
+}
+
+int shd_device_streams(const shd_device *dev)
+{
+    return dev->streams;
 }
 
 void shd_device_free(shd_device *dev)

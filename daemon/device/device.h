@@ -25,6 +25,15 @@ shd_device *shd_device_create_null(int nthreads);
 
 void shd_device_free(shd_device *dev); /* NULL is fine */
 
+/* Whether streams of this device (stream.h) have threads; not at first, and never on a null device,
+ * which ignores it. To be said before streams are made. */
+void shd_device_set_streams(shd_device *dev, int threads);
+int shd_device_streams(const shd_device *dev);
+
+/* Another device of the same kind, of one thread, which works on the memory of `dev`: what a thread
+ * beside the rank's computes with. Freed by shd_device_free. */
+shd_device *shd_device_beside(const shd_device *dev);
+
 const char *shd_device_kind(const shd_device *dev); /* "cpu", "null" */
 int shd_device_is_null(const shd_device *dev);
 int shd_device_nthreads(const shd_device *dev);

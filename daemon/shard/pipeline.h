@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "daemon/device/stream.h"
 #include "daemon/shard/schedule.h"
 #include "daemon/shard/unit.h"
 
@@ -32,10 +33,14 @@ typedef struct shd_pipeline {
     void (*complete_grads)(void *arg, uint32_t unit);
     void *arg;
     const shd_pipeline_hooks *hooks; /* borrowed; NULL: none */
+    /* Of the lanes that have one; NULL: what is queued is done at once. Borrowed. */
+    shd_stream *streams[SHD_LANE_COUNT];
 } shd_pipeline;
 
 /* Runs all instructions of `program`, which was made for these units; gradients are folded into the
- * shards. The caller closes a round of training with shd_units_round_done. */
+ * shards. The caller closes a round of training with shd_units_round_done. After a failure the
+ * communicator is aborted, so that no lane of any rank waits for this one, and the units are good
+ * for shd_units_fini alone. */
 int shd_pipeline_run(const shd_pipeline *pipeline, const shd_program *program, shd_units *units,
                      shd_error *err);
 

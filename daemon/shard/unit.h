@@ -52,7 +52,7 @@ typedef struct shd_unit {
     shd_unit_memory memory;
     void *full;       /* [n] unless SHARDED; compute dtype; p = 1: the p-part, always */
     void *kept;       /* [n / regather] between keep and the end of the next gather, else NULL */
-    void *local_grad; /* [n] between grad_begin and grad_reduce, else NULL; compute dtype */
+    void *local_grad; /* [n] between grad_begin and its reduction, else NULL; compute dtype */
 } shd_unit;
 
 typedef struct shd_units_config {
@@ -102,9 +102,27 @@ int shd_unit_keep(shd_units *units, uint32_t u, shd_error *err);
 /* Provides local_grad; contents undefined but for zeroed padding. Nothing when it is there. */
 int shd_unit_grad_begin(shd_units *units, uint32_t u, shd_error *err);
 
+/* Gradients of some units on their way through the exchange. */
+typedef struct shd_bucket {
+    const uint32_t *units; /* [n], borrowed */
+    uint32_t n;
+    int64_t length, chunk; /* elements of their atoms; of those, exchanged at a time */
+    void *recv, *send;
+    const void **leaves;           /* [W] */
+    int64_t leaves_len, leaves_at; /* the pieces that they are set for */
+} shd_bucket;
+
 /* Adds the local gradients of all ranks by a balanced tree over ranks (leaf order) and folds the
- * sum into this rank's atom of `grads`; gives local_grad back. The first round of a step (folded
- * == 0) overwrites. The caller counts rounds with shd_units_round_done. */
+ * sums into this rank's atoms of `grads`, for several units by common exchanges. begin takes
+ * buffers, run exchanges and adds, end gives buffers and local gradients back. run may be called on
+ * another thread with a device of that thread; begin and end belong to the rank's. end is due after
+ * begin, whatever failed. The first round of a step (folded == 0) overwrites. The caller counts
+ * rounds with shd_units_round_done. */
+int shd_units_reduce_begin(shd_units *units, const uint32_t *us, uint32_t n, shd_bucket *out,
+                           shd_error *err);
+int shd_units_reduce_run(shd_units *units, shd_bucket *bucket, shd_device *dev, shd_error *err);
+void shd_units_reduce_end(shd_units *units, shd_bucket *bucket);
+/* All three for one unit; nothing when it is frozen. */
 int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err);
 void shd_units_round_done(shd_units *units);
 

@@ -34,4 +34,9 @@ static inline int shd_unit_alone(const shd_units *units, shd_group group)
     return shd_comm_size(units->groups[group]) == 1;
 }
 
+/* Folds the tree over these leaves, elements [at, at + len) of this rank's atom of unit u, into the
+ * accumulated gradients. `dev` is that of the calling thread. */
+void shd_unit_fold(shd_units *units, shd_device *dev, uint32_t u, const void *const *leaves,
+                   shd_dtype leaf_dtype, uint32_t n_leaves, int64_t at, int64_t len);
+
 #endif

@@ -4,17 +4,6 @@
 #include "daemon/base/mem.h"
 #include "daemon/shard/unit_internal.h"
 
-/* Elements of one atom that are exchanged at a time, which keeps the tree's inputs in cache, and of
- * all atoms, which bounds the receive buffer. Multiples of SHD_BLOCK. */
-enum { REDUCE_CHUNK = 1 << 18, REDUCE_MOST = 1 << 22 };
-
-_Static_assert(REDUCE_MOST / SHD_MAX_WORLD >= SHD_BLOCK, "a block of every atom fits");
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Alignment gaps between parameters and the tail must not carry garbage into sums and norms. */
 static void zero_padding(shd_units *units, uint32_t u, void *flat)
 {
@@ -63,114 +52,13 @@ shd_range shd_unit_atom(const shd_units *units, uint32_t u)
         shd_unit_element(unit->grads.data, units->config.reduce_dtype, begin - unit->grads.begin)};
 }
 
-static void sum(shd_units *units, void *out, const void *const *leaves, shd_dtype leaf_dtype,
-                uint32_t n_leaves, int64_t n)
+void shd_unit_fold(shd_units *units, shd_device *dev, uint32_t u, const void *const *leaves,
+                   shd_dtype leaf_dtype, uint32_t n_leaves, int64_t at, int64_t len)
 {
-    shd_device_ops(units->dev)
-        ->tree_sum(shd_device_opctx(units->dev), out, units->config.reduce_dtype, leaves,
-                   leaf_dtype, n_leaves, n, units->folded > 0);
-}
-
-/* In which gradients travel: see unit.h. */
-static shd_dtype wire_dtype(const shd_units *units)
-{
-    return units->config.reduce_dtype == SHD_F32 ? units->config.dtype : units->config.reduce_dtype;
-}
-
-/* Elements [at, at + len) of every atom of the local gradient, rounded for the wire. */
-static void round_pieces(shd_units *units, const shd_unit *unit, int64_t at, int64_t len,
-                         void *send)
-{
-    const int64_t n = unit->n / units->strategy.world;
-    const shd_dtype dtype = units->config.dtype, wire = wire_dtype(units);
-    for (uint32_t i = 0; i < units->strategy.world; i++) {
-        shd_device_ops(units->dev)
-            ->cast(shd_device_opctx(units->dev), shd_unit_element(send, wire, i * len), wire,
-                   shd_unit_element(unit->local_grad, dtype, i * n + at), dtype, len);
-    }
-}
-
-/* recv and send (NULL: the local gradient is sent as it is) hold W * chunk elements, leaves W. */
-static int exchange_and_sum(shd_units *units, uint32_t u, void *recv, void *send,
-                            const void **leaves, int64_t chunk, shd_error *err)
-{
-    const shd_strategy *s = &units->strategy;
-    const shd_unit *unit = &units->units[u];
     const shd_range atom = shd_unit_atom(units, u);
-    const shd_dtype wire = wire_dtype(units);
-    const size_t size = shd_dtype_size(wire);
-    const int64_t n = shd_unit_length(&atom);
-    for (int64_t at = 0; at < n; at += chunk) {
-        const int64_t len = min64(chunk, n - at);
-        const void *from = send;
-        int64_t stride = len;
-        if (send == NULL) {
-            from = shd_unit_element(unit->local_grad, wire, at);
-            stride = n;
-        } else {
-            round_pieces(units, unit, at, len, send);
-        }
-        SHD_TRY(shd_comm_all_to_all(units->groups[SHD_GROUP_REDUCE], SHD_COMM_REDUCE_SCATTER,
-                                    units->dev, from, (size_t)stride * size, recv,
-                                    (size_t)len * size, err));
-        /* The group is ordered by atom; the tree goes over ranks, which are the leaves. */
-        for (uint32_t r = 0; r < s->world; r++) {
-            leaves[r] = shd_unit_element(recv, wire, (int64_t)shd_strategy_atom(s, r) * len);
-        }
-        sum(units, shd_unit_element(atom.data, units->config.reduce_dtype, at), leaves, wire,
-            s->world, len);
-    }
-    return 0;
-}
-
-/* Of one atom. */
-static int64_t chunk_elements(const shd_units *units, const shd_unit *unit)
-{
-    const int64_t world = units->strategy.world;
-    const int64_t most = REDUCE_MOST / world / SHD_BLOCK * SHD_BLOCK;
-    return min64(min64(REDUCE_CHUNK, most), unit->n / world);
-}
-
-static int exchange(shd_units *units, uint32_t u, shd_error *err)
-{
-    const uint32_t world = units->strategy.world;
-    const int64_t chunk = chunk_elements(units, &units->units[u]);
-    const shd_dtype wire = wire_dtype(units);
-    void *recv = NULL, *send = NULL;
-    int rc = shd_unit_take(units, SHD_TAG_COMM, wire, chunk * world, &recv, err);
-    if (rc == 0 && wire != units->config.dtype) {
-        rc = shd_unit_take(units, SHD_TAG_COMM, wire, chunk * world, &send, err);
-    }
-    if (rc == 0) {
-        const void **leaves = shd_calloc(world, sizeof *leaves);
-        rc = exchange_and_sum(units, u, recv, send, leaves, chunk, err);
-        free(leaves);
-    }
-    shd_arena_release(units->arena, send);
-    shd_arena_release(units->arena, recv);
-    return rc;
-}
-
-int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err)
-{
-    shd_unit *unit = &units->units[u];
-    if (unit->frozen) {
-        return 0;
-    }
-    if (unit->local_grad == unit->grads.data) {
-        unit->local_grad = NULL;
-        return 0;
-    }
-    int rc = 0;
-    if (units->strategy.world == 1) {
-        const void *leaf = unit->local_grad;
-        sum(units, unit->grads.data, &leaf, units->config.dtype, 1, unit->n);
-    } else {
-        rc = exchange(units, u, err);
-    }
-    shd_arena_release(units->arena, unit->local_grad);
-    unit->local_grad = NULL;
-    return rc;
+    const shd_dtype dtype = units->config.reduce_dtype;
+    shd_device_ops(dev)->tree_sum(shd_device_opctx(dev), shd_unit_element(atom.data, dtype, at),
+                                  dtype, leaves, leaf_dtype, n_leaves, len, units->folded > 0);
 }
 
 void shd_units_round_done(shd_units *units)

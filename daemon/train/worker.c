@@ -40,6 +40,9 @@ void shd_worker_free(shd_worker *w)
         return;
     }
     shd_worker_drop_generations(w);
+    for (int lane = 0; lane < SHD_LANE_COUNT; lane++) {
+        shd_stream_free(w->streams[lane]);
+    }
     shd_tape_free(w->tape);
     if (w->units.units != NULL) {
         shd_units_fini(&w->units);
@@ -111,6 +114,9 @@ static int take_memory(shd_worker *w, shd_error *err)
     SHD_TRY(take(arena, rows * sizeof *w->targets, &w->targets, err));
     SHD_TRY(take(arena, rows * sizeof *w->losses, &w->losses, err));
     SHD_TRY(take(arena, sizeof *w->loss_sum, &w->loss_sum, err));
+    for (int lane = SHD_LANE_COMPUTE + 1; lane < SHD_LANE_COUNT && spec->pipeline.overlap; lane++) {
+        w->streams[lane] = shd_stream_create(w->dev, shd_lane_name((shd_lane)lane));
+    }
     w->tape = shd_tape_create(w->dev, arena, spec->dtype);
     shd_tape_reserve(w->tape, (int64_t)rows, spec->seq_len);
     return 0;

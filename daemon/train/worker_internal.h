@@ -34,6 +34,7 @@ struct shd_worker {
     _Atomic(shd_arena *) arena; /* set once, by INIT */
     shd_units units;
     const shd_pipeline_hooks *hooks;
+    shd_stream *streams[SHD_LANE_COUNT]; /* beside compute; NULL: none */
     shd_tape *tape;
     shd_tensor *params; /* [n_params]; data and grad are set while a unit is full */
     shd_tensor **param_ptrs;

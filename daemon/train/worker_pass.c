@@ -110,12 +110,14 @@ typedef struct leaf {
 
 static shd_pipeline pipeline_of(shd_worker *w, int compute)
 {
-    return (shd_pipeline){.forward = compute ? forward_segment : NULL,
-                          .backward = backward_segment,
-                          .recompute = recompute_segment,
-                          .complete_grads = complete_grads,
-                          .arg = w,
-                          .hooks = w->hooks};
+    shd_pipeline pipeline = {.forward = compute ? forward_segment : NULL,
+                             .backward = backward_segment,
+                             .recompute = recompute_segment,
+                             .complete_grads = complete_grads,
+                             .arg = w,
+                             .hooks = w->hooks};
+    memcpy(pipeline.streams, w->streams, sizeof pipeline.streams);
+    return pipeline;
 }
 
 /* Evaluation runs without dropout. */

@@ -36,7 +36,7 @@ class Chain
         EXPECT_EQ(0, shd_device_arena(dev_, 0, &arena_, nullptr));
         comm_ = shd_comm_null_create(1, world);
         EXPECT_EQ(0, shd_units_init(&units, &layout_, &s, &config, dev_, arena_, comm_, nullptr));
-        pipeline = {ForwardSegment, Backward, Recompute, CompleteGrads, this, nullptr};
+        pipeline = {ForwardSegment, Backward, Recompute, CompleteGrads, this, nullptr, {}};
     }
     ~Chain()
     {

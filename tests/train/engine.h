@@ -108,7 +108,8 @@ class Engine
 {
   public:
     explicit Engine(const shd_spec &spec, shd_source *data = nullptr, shd_source *eval = nullptr,
-                    int threads = 1, const shd_param_source *from = nullptr)
+                    int threads = 1, const shd_param_source *from = nullptr,
+                    bool stream_threads = false)
     {
         shd_error err = {};
         shd_spec_copy(&spec_, &spec);
@@ -117,7 +118,9 @@ class Engine
         }
         EXPECT_EQ(0, shd_plan_make(&spec_, threads, &plan_, &err)) << err.message;
         for (uint32_t r = 0; r < spec_.strategy.world; r++) {
-            ranks_.push_back(shd_rank_create(r, shd_device_create_cpu(threads, 0)));
+            shd_device *dev = shd_device_create_cpu(threads, 0);
+            shd_device_set_streams(dev, stream_threads);
+            ranks_.push_back(shd_rank_create(r, dev));
         }
         EXPECT_EQ(
             0, shd_trainer_create(&spec_, &plan_, ranks_.data(), data, eval, from, &trainer_, &err))

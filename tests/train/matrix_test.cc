@@ -1,6 +1,8 @@
 // The promises of determinism and memory over what a job can be: architecture, precision,
 // checkpointing, freezing, optimizer, accumulation, world. Choices are drawn by a fixed seed; every
-// draw is run under every strategy.
+// draw is run under every strategy, each time with a pipeline drawn anew: prefetch, limits,
+// buckets, overlap, streams with threads and without. The first run of a draw does one thing after
+// another.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -92,6 +94,41 @@ Draw Make(uint32_t seed)
     return d;
 }
 
+// How movement is laid beside compute: nothing of it may show in the results.
+struct Movement {
+    shd_pipeline_settings settings = {};
+    uint32_t regather = 0; // 0: the preset's
+    bool threads = false;
+    std::string name = "plain";
+};
+
+Movement Move(std::mt19937 *random, const shd_strategy &strategy)
+{
+    Movement m;
+    m.settings.prefetch = (*random)() % 3;
+    m.settings.overlap = static_cast<int>((*random)() % 4 != 0);
+    m.settings.bucket_bytes = Pick<uint64_t>(random, {0, 0, 10000, 40000, 1 << 30});
+    m.threads = (*random)() % 2;
+    if (strategy.p > 1 && (*random)() % 2) {
+        std::vector<uint32_t> parts;
+        for (uint32_t n = 1; n <= strategy.p; n++) {
+            if (strategy.p % n == 0) {
+                parts.push_back(n);
+            }
+        }
+        m.regather = Pick(random, parts);
+    }
+    if (m.regather != 1 && (*random)() % 2) {
+        m.settings.max_gathered = 2 + (*random)() % 3;
+    }
+    m.name = "prefetch " + std::to_string(m.settings.prefetch) + " limit " +
+             std::to_string(m.settings.max_gathered) + " bucket " +
+             std::to_string(m.settings.bucket_bytes) + " overlap " +
+             std::to_string(m.settings.overlap) + " threads " + std::to_string(m.threads) +
+             " regather " + std::to_string(m.regather);
+    return m;
+}
+
 void CheckMemory(shd::Engine *engine)
 {
     for (uint32_t r = 0; r < engine->spec().strategy.world; r++) {
@@ -147,6 +184,7 @@ TEST_P(Matrix, EveryStrategyAndCheckpointingGivesTheSameBitsInThePlannedMemory)
     d.spec.n_freeze = static_cast<uint32_t>(patterns.size());
     shd::DataFile file(4000);
     shd::Trace first;
+    std::mt19937 random(1000 + GetParam());
     for (const char *strategy : {"ddp", "zero1", "zero2", "zero3", "shard_grad_op"}) {
         for (int checkpointing : {0, 1, 2}) {
             // Every strategy as drawn; the other ways to checkpoint under one of them.
@@ -157,7 +195,11 @@ TEST_P(Matrix, EveryStrategyAndCheckpointingGivesTheSameBitsInThePlannedMemory)
             spec.checkpointing = static_cast<shd_checkpointing>(checkpointing);
             ASSERT_EQ(0, shd_strategy_make(strategy, nullptr, 0, spec.strategy.world,
                                            &spec.strategy, nullptr));
-            shd::Engine engine(spec, file.Open());
+            const Movement move = first.losses.empty() ? Movement() : Move(&random, spec.strategy);
+            SCOPED_TRACE(std::string(strategy) + " " + move.name);
+            spec.pipeline = move.settings;
+            spec.strategy.regather = move.regather > 0 ? move.regather : spec.strategy.regather;
+            shd::Engine engine(spec, file.Open(), nullptr, 1, nullptr, move.threads);
             ASSERT_EQ(0, engine.init_rc()) << engine.init_error();
             const shd::Trace trace = engine.Train(5);
             Generate(&engine);

@@ -1,0 +1,201 @@
+/* Gradients of several units reduced together; see unit.h. Floor F3; run: any thread. */
+#include <stdlib.h>
+
+#include "daemon/base/mem.h"
+#include "daemon/shard/schedule.h"
+#include "daemon/shard/unit_internal.h"
+
+/* Elements of one atom that are exchanged at a time, which keeps the tree's inputs in cache, and of
+ * all atoms, which bounds the receive buffer. Multiples of SHD_BLOCK. */
+enum { REDUCE_CHUNK = 1 << 18, REDUCE_MOST = 1 << 22 };
+
+_Static_assert(REDUCE_MOST / SHD_MAX_WORLD >= SHD_BLOCK, "a block of every atom fits");
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static shd_dtype wire_dtype(const shd_units *units)
+{
+    return shd_schedule_wire(units->config.dtype, units->config.reduce_dtype);
+}
+
+/* Elements that reductions of unit u land in on each rank. */
+static int64_t atom_length(const shd_units *units, uint32_t u)
+{
+    return units->units[u].n / units->strategy.world;
+}
+
+/* Is the local gradient sent as it lies, without a buffer? */
+static int sent_in_place(const shd_units *units, uint32_t n)
+{
+    return n == 1 && wire_dtype(units) == units->config.dtype;
+}
+
+static int take_buffers(shd_units *units, shd_bucket *b, shd_error *err)
+{
+    const int64_t world = units->strategy.world;
+    const shd_dtype wire = wire_dtype(units);
+    for (uint32_t k = 0; k < b->n; k++) {
+        b->length += atom_length(units, b->units[k]);
+    }
+    const int64_t most = REDUCE_MOST / world / SHD_BLOCK * SHD_BLOCK;
+    b->chunk = min64(min64(REDUCE_CHUNK, most), b->length);
+    SHD_TRY(shd_unit_take(units, SHD_TAG_COMM, wire, b->chunk * world, &b->recv, err));
+    if (!sent_in_place(units, b->n)) {
+        SHD_TRY(shd_unit_take(units, SHD_TAG_COMM, wire, b->chunk * world, &b->send, err));
+    }
+    b->leaves = shd_calloc((size_t)world, sizeof *b->leaves);
+    return 0;
+}
+
+int shd_units_reduce_begin(shd_units *units, const uint32_t *us, uint32_t n, shd_bucket *out,
+                           shd_error *err)
+{
+    *out = (shd_bucket){.units = us, .n = n};
+    return units->strategy.world > 1 ? take_buffers(units, out, err) : 0;
+}
+
+void shd_units_reduce_end(shd_units *units, shd_bucket *b)
+{
+    shd_arena_release(units->arena, b->send);
+    shd_arena_release(units->arena, b->recv);
+    free(b->leaves);
+    for (uint32_t k = 0; k < b->n; k++) {
+        shd_unit *unit = &units->units[b->units[k]];
+        if (unit->local_grad != unit->grads.data) {
+            shd_arena_release(units->arena, unit->local_grad);
+        }
+        unit->local_grad = NULL;
+    }
+    *b = (shd_bucket){0};
+}
+
+/* ---- run ---- */
+
+/* A piece of a unit's atom that lies in a chunk. */
+typedef struct piece {
+    uint32_t unit;
+    int64_t at;  /* elements, in the atom */
+    int64_t len; /* elements */
+    int64_t to;  /* elements, in the chunk */
+} piece;
+
+/* The next piece of [at, at + len) of the bucket's atoms laid one after another; 0 when there is
+ * none. *k and *before are the unit to look at and the elements of those before it. */
+static int next_piece(const shd_units *units, const shd_bucket *b, int64_t at, int64_t len,
+                      uint32_t *k, int64_t *before, piece *out)
+{
+    for (; *k < b->n; ++*k) {
+        const int64_t n = atom_length(units, b->units[*k]);
+        const int64_t first = at > *before ? at - *before : 0;
+        const int64_t end = min64(n, at + len - *before);
+        if (first < end) {
+            *out = (piece){b->units[*k], first, end - first, *before + first - at};
+            *before += n;
+            ++*k;
+            return 1;
+        }
+        *before += n;
+    }
+    return 0;
+}
+
+static void convert(shd_device *dev, void *to, shd_dtype wire, const void *from, shd_dtype dtype,
+                    int64_t n)
+{
+    if (wire == dtype) {
+        shd_device_to_device(dev, to, from, (size_t)n * shd_dtype_size(wire));
+    } else {
+        shd_device_ops(dev)->cast(shd_device_opctx(dev), to, wire, from, dtype, n);
+    }
+}
+
+static void pack(const shd_units *units, const shd_bucket *b, shd_device *dev, const piece *p,
+                 int64_t len)
+{
+    const shd_dtype dtype = units->config.dtype, wire = wire_dtype(units);
+    const uint32_t world = units->strategy.world;
+    const int64_t n = atom_length(units, p->unit);
+    void *grad = units->units[p->unit].local_grad;
+    if (shd_device_is_null(dev)) { /* the same work at once: worlds of plans are large */
+        convert(dev, b->send, wire, grad, dtype, p->len * world);
+        return;
+    }
+    for (uint32_t i = 0; i < world; i++) {
+        convert(dev, shd_unit_element(b->send, wire, i * len + p->to), wire,
+                shd_unit_element(grad, dtype, i * n + p->at), dtype, p->len);
+    }
+}
+
+static void fold(shd_units *units, shd_bucket *b, shd_device *dev, const piece *p, int64_t len)
+{
+    const shd_strategy *s = &units->strategy;
+    const shd_dtype wire = wire_dtype(units);
+    /* The group is ordered by atom; the tree goes over ranks, which are the leaves. */
+    if (b->leaves_len != len || b->leaves_at != p->to) {
+        for (uint32_t i = 0; i < s->world; i++) {
+            b->leaves[i] =
+                shd_unit_element(b->recv, wire, (int64_t)shd_strategy_atom(s, i) * len + p->to);
+        }
+        b->leaves_len = len;
+        b->leaves_at = p->to;
+    }
+    shd_unit_fold(units, dev, p->unit, b->leaves, wire, s->world, p->at, p->len);
+}
+
+static int exchange(shd_units *units, shd_bucket *b, shd_device *dev, int64_t at, int64_t len,
+                    shd_error *err)
+{
+    const size_t size = shd_dtype_size(wire_dtype(units));
+    const void *from = b->send;
+    int64_t stride = len, before = 0;
+    uint32_t k = 0;
+    piece p;
+    if (b->send == NULL) {
+        from = shd_unit_element(units->units[b->units[0]].local_grad, wire_dtype(units), at);
+        stride = b->length;
+    }
+    while (b->send != NULL && next_piece(units, b, at, len, &k, &before, &p)) {
+        pack(units, b, dev, &p, len);
+    }
+    SHD_TRY(shd_comm_all_to_all(units->groups[SHD_GROUP_REDUCE], SHD_COMM_REDUCE_SCATTER, dev, from,
+                                (size_t)stride * size, b->recv, (size_t)len * size, err));
+    before = 0;
+    k = 0;
+    while (next_piece(units, b, at, len, &k, &before, &p)) {
+        fold(units, b, dev, &p, len);
+    }
+    return 0;
+}
+
+int shd_units_reduce_run(shd_units *units, shd_bucket *b, shd_device *dev, shd_error *err)
+{
+    for (int64_t at = 0; at < b->length; at += b->chunk) {
+        SHD_TRY(exchange(units, b, dev, at, min64(b->chunk, b->length - at), err));
+    }
+    /* A single rank has no one to exchange with. */
+    for (uint32_t k = 0; k < b->n && units->strategy.world == 1; k++) {
+        const shd_unit *unit = &units->units[b->units[k]];
+        const void *leaf = unit->local_grad;
+        if (leaf != unit->grads.data) {
+            shd_unit_fold(units, dev, b->units[k], &leaf, units->config.dtype, 1, 0, unit->n);
+        }
+    }
+    return 0;
+}
+
+int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err)
+{
+    if (units->units[u].frozen) {
+        return 0;
+    }
+    shd_bucket bucket;
+    int rc = shd_units_reduce_begin(units, &u, 1, &bucket, err);
+    if (rc == 0) {
+        rc = shd_units_reduce_run(units, &bucket, units->dev, err);
+    }
+    shd_units_reduce_end(units, &bucket);
+    return rc;
+}
