@@ -121,8 +121,9 @@ typedef struct shd_ops {
 /* The CPU table for the best instruction set that this processor has. Static storage. */
 const shd_ops *shd_ops_cpu(void);
 
-/* The CPU table of a named instruction set: "x86-64", "x86-64-v3", "x86-64-v4"; NULL when the
- * name is unknown or the processor lacks it. */
+/* The CPU table of a named instruction set: "x86-64", "x86-64-v3", "x86-64-v4", "x86-64-v4-bf16",
+ * "x86-64-v4-amx"; NULL when the name is unknown or the processor lacks it. The last two differ
+ * from the third in the bits of products of bf16, and exclude each other. */
 const shd_ops *shd_ops_cpu_named(const char *name);
 
 /* Computes nothing; counts into ctx->work. */

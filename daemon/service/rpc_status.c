@@ -109,7 +109,8 @@ static Shard__V1__RankStatus *encode_rank(const shd_status *status, uint32_t r,
     m->rank = r;
     m->device = (char *)shd_device_kind(dev);
     m->threads = (uint32_t)shd_device_nthreads(dev);
-    m->isa = (char *)shd_device_ops(dev)->name;
+    /* That of bf16, which says how products are made. */
+    m->isa = (char *)shd_device_compute_ops(dev, SHD_BF16)->name;
     const sample *from = &status->samples[status->oldest];
     const uint64_t now = uv_hrtime(), busy = shd_rank_busy_ns(options->ranks[r]);
     if (now > from->at_ns && busy > from->busy_ns[r]) {

@@ -15,8 +15,11 @@
 #define SHD_JOIN2_(name, a) shd_cpu_##name##_##a
 #define SHD_JOIN2(name, a) SHD_JOIN2_(name, a)
 
-/* An op of the flat table; an op of the compute table. */
-#define SHD_FLAT_FN(name) SHD_JOIN2(name, SHD_ISA)
+/* An op of the flat table, whose instruction set may be an older one; of the compute table. */
+#ifndef SHD_FLAT_ISA
+#define SHD_FLAT_ISA SHD_ISA
+#endif
+#define SHD_FLAT_FN(name) SHD_JOIN2(name, SHD_FLAT_ISA)
 #ifdef SHD_ELT
 #define SHD_FN(name) SHD_JOIN3(name, SHD_ISA, SHD_ELT)
 #else

@@ -1,18 +1,6 @@
-/* A piece of a product in bf16 or fp16: blocks of the operands are widened into scratch, exactly,
- * and multiplied by the fp32 BLAS; a block of results stays fp32 over the whole length of the
- * sums and is rounded once, with bias, residual and old contents already in it. */
-#include "kernels/cpu/product.h"
-
-#include <string.h>
-
-/* Sides of a block: large enough that widening is little beside multiplying, small enough that
- * three blocks stay in cache. */
-#define BLOCK 512
-
-static int64_t at_most(int64_t n, int64_t most)
-{
-    return n < most ? n : most;
-}
+/* A piece of a product in bf16 or fp16 on processors that do not multiply them themselves: blocks
+ * of the operands are widened into scratch, exactly, and multiplied by the fp32 BLAS. */
+#include "kernels/cpu/product_blocks.h"
 
 static void widen(float *to, const elt *from, int64_t n)
 {
@@ -25,17 +13,6 @@ static void widen(float *to, const elt *from, int64_t n)
     }
 }
 
-static void narrow(elt *to, const float *from, int64_t n)
-{
-    int64_t j = 0;
-    for (; j + VL <= n; j += VL) {
-        e_store(to + j, v_load(from + j));
-    }
-    if (j < n) {
-        e_store_n(to + j, v_load_n(from + j, n - j), n - j);
-    }
-}
-
 /* A block of rows × n elements that lies at `from` with row stride ld, as fp32. */
 static const float *block_of(float *to, const elt *from, int64_t rows, int64_t n, int64_t ld)
 {
@@ -45,34 +22,12 @@ static const float *block_of(float *to, const elt *from, int64_t rows, int64_t n
     return to;
 }
 
-/* to[j] = what is in the results before the product: bias, residual, old contents. */
-static void start_row(const shd_product *p, float *to, int64_t row, int64_t n0, int64_t n)
-{
-    const int64_t at = row * p->N + n0;
-    for (int64_t j = 0; j < n; j += VL) {
-        const int64_t k = at_most(n - j, VL);
-        vf x = v_set1(0.0f);
-        if (p->acc && p->c_f32) {
-            x = v_load_n((const float *)p->c + at + j, k);
-        } else if (p->acc) {
-            x = e_load_n((const elt *)p->c + at + j, k);
-        }
-        if (p->residual != NULL) {
-            x += e_load_n(p->residual + at + j, k);
-        }
-        if (p->bias != NULL) {
-            x += e_load_n(p->bias + n0 + j, k);
-        }
-        v_store_n(to + j, x, k);
-    }
-}
-
 static void run_block(const shd_product *p, int64_t m0, int64_t n0, int64_t m, int64_t n,
                       float *scratch)
 {
     const int64_t k_block = at_most(p->K, BLOCK);
     float *a = scratch, *b = a + m * k_block, *c = b + k_block * n;
-    const int start = p->acc || p->bias != NULL || p->residual != NULL;
+    const int start = starts(p);
     for (int64_t i = 0; start && i < m; i++) {
         start_row(p, c + i * n, m0 + i, n0, n);
     }
@@ -89,14 +44,7 @@ static void run_block(const shd_product *p, int64_t m0, int64_t n0, int64_t m, i
         shd_cpu_gemm(p->trans_a, p->trans_b, m, n, k, 1.0f, wide_a, p->a_f32 ? p->lda : a_width,
                      wide_b, b_width, start || k0 > 0 ? 1.0f : 0.0f, c, n);
     }
-    for (int64_t i = 0; i < m; i++) {
-        const int64_t at = (m0 + i) * p->N + n0;
-        if (p->c_f32) {
-            memcpy((float *)p->c + at, c + i * n, (size_t)n * sizeof(float));
-        } else {
-            narrow((elt *)p->c + at, c + i * n, n);
-        }
-    }
+    finish_block(p, c, m0, n0, m, n);
 }
 
 void SHD_FN(product_piece)(const shd_product *p, int64_t m0, int64_t n0, int64_t m, int64_t n,
@@ -112,6 +60,5 @@ void SHD_FN(product_piece)(const shd_product *p, int64_t m0, int64_t n0, int64_t
 
 int64_t SHD_FN(product_floats)(int64_t R, int64_t N, int64_t K)
 {
-    const int64_t r = at_most(R, BLOCK), n = at_most(N, BLOCK), k = at_most(K, BLOCK);
-    return (r * n + n * k + k * r + 63) / 64 * 64;
+    return block_floats(R, N, K);
 }

@@ -1,8 +1,9 @@
 // Time of one optimizer step of the engine alone, without daemon and client. A tool for profiling:
-//   step_bench MODEL MICRO_BATCH SEQ_LEN STRATEGY RANKS THREADS_PER_RANK STEPS
+//   step_bench MODEL MICRO_BATCH SEQ_LEN STRATEGY RANKS THREADS_PER_RANK STEPS [fp32|bf16]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -10,8 +11,10 @@
 
 int main(int argc, char **argv)
 {
-    if (argc != 8) {
-        fprintf(stderr, "usage: %s MODEL MICRO_BATCH SEQ_LEN STRATEGY RANKS THREADS STEPS\n",
+    const std::string dtype = argc == 9 ? argv[8] : "fp32";
+    if (argc < 8 || argc > 9 || (dtype != "fp32" && dtype != "bf16")) {
+        fprintf(stderr,
+                "usage: %s MODEL MICRO_BATCH SEQ_LEN STRATEGY RANKS THREADS STEPS [fp32|bf16]\n",
                 argv[0]);
         return 2;
     }
@@ -25,6 +28,7 @@ int main(int argc, char **argv)
     spec.micro_batch = static_cast<uint32_t>(atoi(argv[2]));
     spec.seq_len = static_cast<uint32_t>(atoi(argv[3]));
     spec.packing = 1;
+    spec.dtype = dtype == "bf16" ? SHD_BF16 : SHD_F32;
     spec.global_batch = spec.micro_batch * world;
     shd::DataFile file(1 << 20, 97);
     shd::Engine engine(spec, file.Open(), nullptr, atoi(argv[6]));
@@ -35,8 +39,8 @@ int main(int argc, char **argv)
     }
     std::sort(ms.begin(), ms.end());
     const double median = ms[ms.size() / 2];
-    printf("%s b=%s T=%s %s W=%u x %s threads: median %.2f ms, best %.2f ms, %.0f tokens/s\n",
-           argv[1], argv[2], argv[3], argv[4], world, argv[6], median, ms[0],
+    printf("%s %s b=%s T=%s %s W=%u x %s threads: median %.2f ms, best %.2f ms, %.0f tokens/s\n",
+           argv[1], dtype.c_str(), argv[2], argv[3], argv[4], world, argv[6], median, ms[0],
            spec.global_batch * spec.seq_len / median * 1e3);
     return 0;
 }

@@ -105,7 +105,14 @@ TEST(Half, LinearBackward)
     }
 }
 
-/* The head's logits stay fp32, and so do the gradients that come back to it. */
+/* Whether the processor multiplies bf16 itself under this instruction set. */
+bool MultipliesBf16(const std::string &isa)
+{
+    return isa == "x86-64-v4-bf16" || isa == "x86-64-v4-amx";
+}
+
+/* The head's logits stay fp32, and so do the gradients that come back to it; what HeadGradients
+ * shows to be rounded is rounded beforehand. */
 TEST(Half, Head)
 {
     for (const Shape &s : kShapes) {
@@ -126,18 +133,47 @@ TEST(Half, Head)
                 ExpectHalf(
                     [&](const shd_compute_ops *ops, const shd_opctx *ctx, shd_dtype d) {
                         Elts xe(ops, Rounded(d, x)), we(ops, Rounded(d, w));
+                        const Floats given = d == SHD_BF16 ? Rounded(d, dlogits) : dlogits;
                         Elts dx(ops, Garbage(s.R * s.K)), only(ops, Garbage(s.R * s.K));
                         Floats dw = acc ? dw0 : Garbage(s.N * s.K);
                         std::vector<char> ws(ops->linear_ws(ctx, s.R, s.N, s.K));
-                        ops->head_backward(ctx, only.data(), nullptr, dlogits.data(), xe.data(),
+                        ops->head_backward(ctx, only.data(), nullptr, given.data(), xe.data(),
                                            we.data(), s.R, s.N, s.K, acc, ws.data());
-                        ops->head_backward(ctx, dx.data(), dw.data(), dlogits.data(), xe.data(),
+                        ops->head_backward(ctx, dx.data(), dw.data(), given.data(), xe.data(),
                                            we.data(), s.R, s.N, s.K, acc, ws.data());
                         EXPECT_TRUE(SameBits(only.floats(), dx.floats()));
                         return part == 0 ? dx.floats() : dw;
                     },
                     kSums, "head_backward", part == 0);
             }
+        }
+    }
+}
+
+/* Gradients of logits are multiplied as they come, but by processors that multiply bf16 themselves,
+ * which take them rounded: then the same bits as from rounded ones. */
+TEST(Half, HeadGradients)
+{
+    const Shape s{70, 97, 301};
+    const Floats x = Random(s.R * s.K, 1), w = Random(s.N * s.K, 2), exact = Random(s.R * s.N, 3);
+    Context ctx(2);
+    for (const char *isa : kIsas) {
+        for (shd_dtype d : kHalf) {
+            const shd_compute_ops *ops = shd_compute_ops_cpu_named(isa, d);
+            if (ops == nullptr) {
+                continue;
+            }
+            const auto run = [&](const Floats &dlogits) {
+                Elts xe(ops, Rounded(d, x)), we(ops, Rounded(d, w)), dx(ops, Garbage(s.R * s.K));
+                Floats dw = Garbage(s.N * s.K);
+                std::vector<char> ws(ops->linear_ws(ctx.get(), s.R, s.N, s.K));
+                ops->head_backward(ctx.get(), dx.data(), dw.data(), dlogits.data(), xe.data(),
+                                   we.data(), s.R, s.N, s.K, 0, ws.data());
+                return Concat({dx.floats(), dw});
+            };
+            EXPECT_EQ(d == SHD_BF16 && MultipliesBf16(isa),
+                      SameBits(run(exact), run(Rounded(d, exact))))
+                << ops->name << " in " << shd_dtype_name(d);
         }
     }
 }

@@ -42,13 +42,16 @@ class Context
     shd_opctx ctx_;
 };
 
-constexpr const char *kIsas[] = {"x86-64", "x86-64-v3", "x86-64-v4"};
+constexpr const char *kIsas[] = {"x86-64", "x86-64-v3", "x86-64-v4", "x86-64-v4-bf16",
+                                 "x86-64-v4-amx"};
 
+/* Every table once: instruction sets may share one. */
 inline std::vector<const shd_ops *> Tables()
 {
     std::vector<const shd_ops *> tables;
     for (const char *name : kIsas) {
-        if (const shd_ops *ops = shd_ops_cpu_named(name)) {
+        const shd_ops *ops = shd_ops_cpu_named(name);
+        if (ops != nullptr && (tables.empty() || tables.back() != ops)) {
             tables.push_back(ops);
         }
     }
@@ -59,7 +62,8 @@ inline std::vector<const shd_compute_ops *> ComputeTables(shd_dtype dtype)
 {
     std::vector<const shd_compute_ops *> tables;
     for (const char *name : kIsas) {
-        if (const shd_compute_ops *ops = shd_compute_ops_cpu_named(name, dtype)) {
+        const shd_compute_ops *ops = shd_compute_ops_cpu_named(name, dtype);
+        if (ops != nullptr && (tables.empty() || tables.back() != ops)) {
             tables.push_back(ops);
         }
     }
