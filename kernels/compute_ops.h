@@ -1,8 +1,9 @@
 /* The op table of a model's activations, one per compute dtype: fp32, bf16, fp16. `void *` operands
  * are in the table's dtype; `float *` ones (statistics, logits) are fp32 in every table. Arithmetic
  * inside an op is fp32 (products of bf16 and fp16 are exact in it), rounded to nearest even where a
- * result is stored. The rules of kernels/ops.h hold. Floor F1; called from the thread of the rank
- * that owns the memory. */
+ * result is stored. The tables for processors that multiply bf16 themselves take subnormal factors
+ * of the linear ops for 0. The rules of kernels/ops.h hold. Floor F1; called from the thread of the
+ * rank that owns the memory. */
 #ifndef SHD_KERNELS_COMPUTE_OPS_H
 #define SHD_KERNELS_COMPUTE_OPS_H
 
@@ -84,7 +85,7 @@ typedef struct shd_compute_ops {
     void (*head_forward)(const shd_opctx *, float *logits, const void *x, const void *w, int64_t R,
                          int64_t V, int64_t K, void *ws);
     /* dx[R,K] = dlogits · w; dw (+)= dlogitsᵀ · x, in fp32 as well, for the sum over many calls.
-     * Either may be NULL. */
+     * Either may be NULL. Processors that multiply bf16 themselves take dlogits rounded to it. */
     void (*head_backward)(const shd_opctx *, void *dx, float *dw, const float *dlogits,
                           const void *x, const void *w, int64_t R, int64_t V, int64_t K, int acc_dw,
                           void *ws);
