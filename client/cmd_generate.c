@@ -1,5 +1,6 @@
 /* shardctl generate: text from the weights as they are. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,12 +186,23 @@ static void put_json(printer *p, const Shard__V1__GenerateResponse *r)
     shc_json_i64(&p->json, "token", r->token);
     shc_json_num(&p->json, "logprob", (double)r->logprob);
     shc_json_u64(&p->json, "step", r->step);
+    if (r->prompt_left_out)
+        shc_json_u64(&p->json, "prompt_left_out", r->prompt_left_out);
     if (p->mode == MODE_TEXT)
         shc_json_strn(&p->json, "text", (const char *)r->text.data, r->text.len);
     if (*r->finish)
         shc_json_str(&p->json, "finish", r->finish);
     shc_json_close(&p->json, '}');
     shc_json_line(&p->json, stdout);
+}
+
+/* Not in the output, which is the model's alone. */
+static void say_left_out(uint64_t n)
+{
+    fprintf(stderr,
+            "shardctl: note: the model does not see the first %" PRIu64 " token%s of the prompt; "
+            "it sees as many as the job's --seq-len\n",
+            n, n == 1 ? "" : "s");
 }
 
 /* 1: a stop text has come. */
@@ -237,7 +249,10 @@ static int stream_text(shc_env *env, generate_args *args, enum mode mode)
             shc_textout(&p.held, &env->term, 1);
             fputs(shc_plain(&env->term), stdout);
         }
-        stopped = put_token(&p, (const Shard__V1__GenerateResponse *)message);
+        const Shard__V1__GenerateResponse *r = (const Shard__V1__GenerateResponse *)message;
+        if (r->prompt_left_out)
+            say_left_out(r->prompt_left_out);
+        stopped = put_token(&p, r);
         shc_message_free(message);
     }
     if (!stopped)

@@ -102,8 +102,9 @@ static const shc_option options[] = {
      .type = SHC_WORDS,
      .at = AT(freeze),
      .has = AT(n_freeze),
-     .help = "parameters that are not trained, by name with * and ?, such as '*.mlp.*'; a list "
-             "with commas, and may be given again"},
+     .help =
+         "parameters that are not trained, by name with *, ? and [..] as in file names, such as "
+         "'*.mlp.*' or 'layers.[0-3].*'; a list with commas, and may be given again"},
     NUM("dropout", "P", dropout, DROPOUT, SHC_NUM, 0, 1,
         "gpt2: on embeddings, attention and residual branches; others: on attention; default 0"),
     STR("dtype", "TYPE", dtype, SHC_TEXT,

@@ -55,6 +55,7 @@ typedef struct shardd {
     shd_jobs *jobs;
     shd_rpc *rpc;
     shd_status *status;
+    shd_tokenize *tokenize;
     shd_health *health;
     shd_listener *listener;
     char *socket; /* where clients find us */
@@ -124,6 +125,7 @@ static void on_rpc_down(void *arg)
 {
     shardd *d = arg;
     shd_status_free(d->status);
+    shd_tokenize_free(d->tokenize);
     shd_jobs_free(d->jobs, NULL, NULL);
     shd_preparer_free(d->preparer); /* after the jobs, which may wait for it */
     shd_health_free(d->health);
@@ -307,15 +309,16 @@ static int create_rpc(shardd *d, shd_error *err)
         .version = SHD_VERSION, .socket = d->socket, .state_dir = c->state_dir};
     d->status = shd_status_create(d->jobs, d->rpc, &info);
     d->health = shd_health_create(d->rpc);
+    d->tokenize = shd_tokenize_create(d->jobs);
     shd_rpc_set_gate(d->rpc, gate, d);
 
     const struct {
         const shd_rpc_method *(*methods)(size_t *n);
         void *service;
     } families[] = {
-        {shd_rpc_jobs_methods, d->jobs},     {shd_rpc_drive_methods, d->jobs},
-        {shd_rpc_generate_methods, d->jobs}, {shd_rpc_watch_methods, d->jobs},
-        {shd_rpc_tokenize_methods, d->jobs}, {shd_rpc_export_methods, d->jobs},
+        {shd_rpc_jobs_methods, d->jobs},         {shd_rpc_drive_methods, d->jobs},
+        {shd_rpc_generate_methods, d->jobs},     {shd_rpc_watch_methods, d->jobs},
+        {shd_rpc_tokenize_methods, d->tokenize}, {shd_rpc_export_methods, d->jobs},
         {shd_rpc_status_methods, d->status},
     };
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
@@ -443,8 +446,7 @@ int main(int argc, char **argv)
     } else {
         shd_log_set_level((shd_log_level)d.config.log_level);
         signal(SIGPIPE, SIG_IGN);
-        /* Opening files, plans and texts of all callers share this pool, and may wait for a disk.
-         */
+        /* Opening files and plans of all callers share this pool, and may wait for a disk. */
         setenv("UV_THREADPOOL_SIZE", "32", 0);
         rc = run(&d, &err);
         if (rc < 0) {

@@ -97,8 +97,8 @@ static int open_data(request *r)
 {
     shd_admission *a = &r->admission;
     const char *model_dir = strchr(r->message->model, '/') != NULL ? r->message->model : NULL;
-    return r->open_files ? shd_job_data_open(&a->who, r->roots, r->n_roots, model_dir, &a->spec,
-                                             &a->files, &a->err)
+    const shd_opener opener = {&a->who, r->roots, r->n_roots};
+    return r->open_files ? shd_job_data_open(&opener, model_dir, &a->spec, &a->files, &a->err)
                          : SHD_OK;
 }
 

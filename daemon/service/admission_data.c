@@ -9,12 +9,6 @@
 
 enum { BYTES = 256 };
 
-typedef struct opener {
-    const shd_identity *who;
-    char *const *roots;
-    uint32_t n_roots;
-} opener;
-
 void shd_job_file_fini(shd_job_file *file)
 {
     shd_source_free(file->source);
@@ -33,8 +27,8 @@ void shd_job_data_fini(shd_job_data *data)
 }
 
 /* Opens the file and finds out what it is. */
-static int open_file(const opener *o, const char *path, shd_data_format format, shd_job_file *out,
-                     shd_error *err)
+static int open_file(const shd_opener *o, const char *path, shd_data_format format,
+                     shd_job_file *out, shd_error *err)
 {
     if (path == NULL) {
         return SHD_OK;
@@ -50,7 +44,7 @@ static int is_text(const shd_job_file *file)
 }
 
 /* Puts the tokenizer that is in use into the spec. */
-static int open_tokenizer(const opener *o, const char *model_dir, shd_spec *spec, int needed,
+static int open_tokenizer(const shd_opener *o, const char *model_dir, shd_spec *spec, int needed,
                           shd_tokenizer **out, shd_error *err)
 {
     const int given = spec->tokenizer != NULL && spec->tokenizer[0] != '\0';
@@ -61,7 +55,7 @@ static int open_tokenizer(const opener *o, const char *model_dir, shd_spec *spec
     if (name[0] == '\0' || (!given && spec->data_path != NULL && !needed)) {
         name = "";
     } else {
-        const int rc = shd_tokenizer_open(o->who, o->roots, o->n_roots, name, out, err);
+        const int rc = shd_tokenizer_open(o, name, out, err);
         if (rc == SHD_ENOTFOUND && !given) {
             name = "";
         } else if (rc < 0) {
@@ -115,7 +109,7 @@ static int finish_file(const shd_spec *spec, const shd_tokenizer *tok, const cha
     return SHD_OK;
 }
 
-static int open_all(const opener *o, const char *model_dir, shd_spec *spec, shd_job_data *out,
+static int open_all(const shd_opener *o, const char *model_dir, shd_spec *spec, shd_job_data *out,
                     shd_error *err)
 {
     SHD_TRY(open_file(o, spec->data_path, spec->data_format, &out->data, err));
@@ -127,12 +121,11 @@ static int open_all(const opener *o, const char *model_dir, shd_spec *spec, shd_
     return finish_file(spec, out->tokenizer, spec->eval_path, &out->eval, err);
 }
 
-int shd_job_data_open(const shd_identity *who, char *const *roots, uint32_t n_roots,
-                      const char *model_dir, shd_spec *spec, shd_job_data *out, shd_error *err)
+int shd_job_data_open(const shd_opener *opener, const char *model_dir, shd_spec *spec,
+                      shd_job_data *out, shd_error *err)
 {
-    const opener o = {who, roots, n_roots};
     *out = (shd_job_data)SHD_JOB_DATA_INIT;
-    const int rc = open_all(&o, model_dir, spec, out, err);
+    const int rc = open_all(opener, model_dir, spec, out, err);
     if (rc < 0) {
         shd_job_data_fini(out);
     }

@@ -43,8 +43,8 @@ void shd_job_data_fini(shd_job_data *data);
  * tokenizer is the default. spec->tokenizer becomes what is in use: "bytes", a path, or "" (none).
  * SHD_EINVAL: text without a tokenizer, a tokenizer with more ids than the model, windows of
  * documents over a file that has none. */
-int shd_job_data_open(const shd_identity *who, char *const *roots, uint32_t n_roots,
-                      const char *model_dir, shd_spec *spec, shd_job_data *out, shd_error *err);
+int shd_job_data_open(const shd_opener *opener, const char *model_dir, shd_spec *spec,
+                      shd_job_data *out, shd_error *err);
 
 #ifdef __cplusplus
 }

@@ -67,6 +67,13 @@ typedef struct shd_auth_dir {
 /* shd_auth_open of the file `name` of the shd_auth_dir `dir`. */
 int shd_auth_dir_open(void *dir, const char *name, int *fd_out, shd_error *err);
 
+/* On whose behalf files are opened, and beneath which roots; all borrowed. */
+typedef struct shd_opener {
+    const shd_identity *who;
+    char *const *roots;
+    uint32_t n_roots;
+} shd_opener;
+
 /* Opens the directory that `path` would be made in, on behalf of the caller, who must be allowed to
  * search every directory from a root on and to write and search that one; it must lie beneath a
  * root or be one. *name_out (freed by the caller) is the last component of `path`, which need not

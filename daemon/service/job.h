@@ -50,7 +50,10 @@ typedef struct shd_job_wait {
 typedef struct shd_job_input {
     shd_source *source;           /* waits for the other file */
     shd_preparation *preparation; /* is being tokenized; NULL: not */
+    uint64_t prepared;            /* bytes that were read for it, when it was */
 } shd_job_input;
+
+typedef struct shd_job_cutting shd_job_cutting; /* job_prepare.c */
 
 struct shd_job {
     shd_jobs *jobs;
@@ -66,6 +69,7 @@ struct shd_job {
     shd_tokenizer *tokenizer;         /* NULL: none */
     shd_model_files *model_files;     /* a reference */
     shd_job_input data, eval;         /* job_prepare.c */
+    shd_job_cutting *cutting;         /* both are being cut into windows; NULL: not */
     shd_plan plan;
     uint64_t reserved;    /* bytes planned on each of its ranks */
     uint32_t first_rank;  /* daemon ranks [first_rank, first_rank + world) */

@@ -1,6 +1,9 @@
 /* A job whose text is still being tokenized: it is queued, and its trainer has no data yet. */
+#include <stdlib.h>
+
 #include "daemon/base/mem.h"
 #include "daemon/service/job_internal.h"
+#include "daemon/service/workers.h"
 
 static shd_job_input *input_of(shd_job *job, int i)
 {
@@ -9,7 +12,7 @@ static shd_job_input *input_of(shd_job *job, int i)
 
 int shd_job_preparing(const shd_job *job)
 {
-    return job->data.preparation != NULL || job->eval.preparation != NULL;
+    return job->data.preparation != NULL || job->eval.preparation != NULL || job->cutting != NULL;
 }
 
 int shd_job_progress(const shd_job *job, uint64_t *done, uint64_t *total)
@@ -17,7 +20,7 @@ int shd_job_progress(const shd_job *job, uint64_t *done, uint64_t *total)
     const shd_job_input *inputs[] = {&job->data, &job->eval};
     *done = *total = 0;
     for (int i = 0; i < 2; i++) {
-        uint64_t d = 0, t = 0;
+        uint64_t d = inputs[i]->prepared, t = inputs[i]->prepared;
         if (inputs[i]->preparation != NULL) {
             shd_prepare_progress(inputs[i]->preparation, &d, &t);
         }
@@ -27,21 +30,73 @@ int shd_job_progress(const shd_job *job, uint64_t *done, uint64_t *total)
     return shd_job_preparing(job);
 }
 
+/* ---- into windows: the table of documents may be long ---- */
+
+struct shd_job_cutting {
+    shd_task task; /* first */
+    shd_jobs *jobs;
+    shd_job *job; /* NULL: gone */
+    shd_spec spec;
+    shd_source *data, *eval;
+    shd_train_data *cut;
+    int rc;
+    shd_error err;
+};
+
+static void cut(shd_task *task)
+{
+    shd_job_cutting *c = (shd_job_cutting *)task;
+    c->rc = shd_train_data_cut(&c->spec, c->data, c->eval, &c->cut, &c->err);
+}
+
+static void on_cut(shd_task *task)
+{
+    shd_job_cutting *c = (shd_job_cutting *)task;
+    shd_jobs *jobs = c->jobs;
+    shd_job *job = c->job;
+    if (job != NULL) {
+        job->cutting = NULL;
+    }
+    if (job == NULL) {
+        shd_train_data_free(c->cut);
+    } else if (c->rc < 0) {
+        shd_job_end(job, STATE(FAILED), c->err.code, c->err.message);
+    } else {
+        shd_trainer_set_data(job->trainer, c->cut);
+    }
+    shd_spec_fini(&c->spec);
+    free(c);
+    if (job != NULL) {
+        shd_job_settle(job);
+        shd_jobs_kick(jobs);
+    }
+    shd_jobs_unhold(jobs);
+}
+
 /* Everything is there: the trainer gets it. */
 static void hand_over(shd_job *job)
 {
-    shd_error err;
-    shd_source *data = job->data.source, *eval = job->eval.source;
+    shd_job_cutting *c = shd_calloc(1, sizeof(*c));
+    c->task = (shd_task){.run = cut, .done = on_cut, .uid = job->owner_uid};
+    c->jobs = job->jobs;
+    c->job = job;
+    shd_spec_copy(&c->spec, &job->spec);
+    c->data = job->data.source;
+    c->eval = job->eval.source;
     job->data.source = job->eval.source = NULL;
-    if (shd_trainer_set_data(job->trainer, data, eval, &err) < 0) {
-        shd_job_end(job, STATE(FAILED), err.code, err.message);
-    }
+    job->cutting = c;
+    shd_jobs_hold(job->jobs);
+    shd_workers_run(shd_jobs_workers(job->jobs, SHD_LANE_TEXT), &c->task);
 }
+
+/* ---- into tokens ---- */
 
 static void on_prepared(shd_job *job, shd_job_input *input, shd_source *source,
                         const shd_error *failed)
 {
     shd_jobs *jobs = job->jobs;
+    uint64_t done;
+    shd_prepare_progress(input->preparation, &done, &input->prepared);
     input->preparation = NULL;
     input->source = source;
     if (failed != NULL) {
@@ -91,8 +146,12 @@ int shd_job_prepare(shd_job *job, shd_job_data *files, shd_error *err)
         return SHD_OK;
     }
     shd_source *data = job->data.source, *eval = job->eval.source;
+    shd_train_data *windows;
     job->data.source = job->eval.source = NULL;
-    return shd_trainer_set_data(job->trainer, data, eval, err);
+    /* At once: files of tokens are one document each. */
+    SHD_TRY(shd_train_data_cut(&job->spec, data, eval, &windows, err));
+    shd_trainer_set_data(job->trainer, windows);
+    return SHD_OK;
 }
 
 void shd_job_prepare_end(shd_job *job)
@@ -102,5 +161,9 @@ void shd_job_prepare_end(shd_job *job)
         shd_prepare_cancel(input->preparation);
         shd_source_free(input->source);
         *input = (shd_job_input){0};
+    }
+    if (job->cutting != NULL) {
+        job->cutting->job = NULL;
+        job->cutting = NULL;
     }
 }

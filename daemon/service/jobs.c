@@ -13,9 +13,16 @@
 #include "daemon/service/job.h"
 #include "daemon/service/requests.h"
 #include "daemon/service/sched.h"
+#include "daemon/service/workers.h"
+
+/* Tasks of each kind at one time, and of them one user's. */
+static const struct {
+    uint32_t most, of_user;
+} lanes[SHD_LANE_COUNT] = {{16, 2}, {8, 2}, {32, 2}};
 
 struct shd_jobs {
     shd_jobs_options options;
+    shd_workers *workers[SHD_LANE_COUNT];
     shd_job *head, **end; /* in order of creation */
     uint64_t *planned;    /* [n_ranks] */
     shd_sched *sched;
@@ -95,6 +102,13 @@ static void on_wake(uv_async_t *handle)
 
 /* ---- making and freeing ---- */
 
+static void free_workers(shd_jobs *jobs)
+{
+    for (int i = 0; i < SHD_LANE_COUNT; i++) {
+        shd_workers_free(jobs->workers[i]);
+    }
+}
+
 int shd_jobs_create(const shd_jobs_options *options, shd_jobs **out, shd_error *err)
 {
     if (options->n_ranks == 0 || options->limits.memory_per_rank == 0) {
@@ -102,10 +116,19 @@ int shd_jobs_create(const shd_jobs_options *options, shd_jobs **out, shd_error *
                         options->n_ranks, (unsigned long long)options->limits.memory_per_rank);
     }
     shd_jobs *jobs = shd_calloc(1, sizeof(*jobs));
-    const int rc = uv_async_init(options->loop, &jobs->wake, on_wake);
+    int rc = SHD_OK;
+    for (int i = 0; rc == SHD_OK && i < SHD_LANE_COUNT; i++) {
+        rc = shd_workers_create(options->loop, lanes[i].most, lanes[i].of_user, &jobs->workers[i],
+                                err);
+    }
+    if (rc == SHD_OK) {
+        const int failed = uv_async_init(options->loop, &jobs->wake, on_wake);
+        rc = failed < 0 ? shd_fail(err, SHD_EIO, "uv_async_init: %s", uv_strerror(failed)) : SHD_OK;
+    }
     if (rc < 0) {
+        free_workers(jobs);
         free(jobs);
-        return shd_fail(err, SHD_EIO, "uv_async_init: %s", uv_strerror(rc));
+        return rc;
     }
     jobs->wake.data = jobs;
     jobs->options = *options;
@@ -137,6 +160,7 @@ void shd_jobs_free(shd_jobs *jobs, void (*closed)(void *arg), void *arg)
     while (jobs->head != NULL) {
         shd_jobs_remove(jobs, jobs->head);
     }
+    free_workers(jobs);
     shd_sched_free(jobs->sched);
     shd_requests_free(jobs->requests);
     free(jobs->planned);
@@ -153,6 +177,7 @@ void shd_jobs_stop(shd_jobs *jobs, void (*done)(void *arg), void *arg)
     jobs->stopping = 1;
     jobs->stopped = done;
     jobs->stopped_arg = arg;
+    shd_workers_cancel(jobs->workers[SHD_LANE_TEXT]);
     shd_error why;
     shd_fail(&why, SHD_EUNAVAILABLE,
              "the daemon is stopping; the call was not executed, send it again later");
@@ -201,6 +226,11 @@ void shd_jobs_status_text(const shd_jobs *jobs, char *out, size_t size)
 const shd_jobs_options *shd_jobs_get_options(const shd_jobs *jobs)
 {
     return &jobs->options;
+}
+
+shd_workers *shd_jobs_workers(shd_jobs *jobs, shd_lane lane)
+{
+    return jobs->workers[lane];
 }
 
 int shd_jobs_stopping(const shd_jobs *jobs)

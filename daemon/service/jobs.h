@@ -49,6 +49,7 @@ struct shd_job;
 struct shd_preparer;
 struct shd_requests;
 struct shd_work;
+struct shd_workers;
 
 int shd_jobs_create(const shd_jobs_options *options, shd_jobs **out, shd_error *err);
 
@@ -96,6 +97,16 @@ void shd_jobs_new_id(const shd_jobs *jobs, char *out);
 
 /* Request ids of CreateJob calls that made a job. */
 struct shd_requests *shd_jobs_requests(shd_jobs *jobs);
+
+/* Threads beside the loop, for each kind of work its own: none waits behind another kind, and users
+ * have shares. Texts are cancelled when the table stops. */
+typedef enum shd_lane {
+    SHD_LANE_TEXT = 0, /* texts to tokens, data to windows */
+    SHD_LANE_SAMPLING, /* tokens from logits: milliseconds */
+    SHD_LANE_FILES,    /* exports: as slow as the caller's file system */
+    SHD_LANE_COUNT
+} shd_lane;
+struct shd_workers *shd_jobs_workers(shd_jobs *jobs, shd_lane lane);
 
 /* Something of the table runs outside of the loop thread (a plan): shd_jobs_stop waits until it is
  * let go of again. */

@@ -123,10 +123,8 @@ static int copy_file(const shd_input *input, int fd, shd_error *err)
 
 static int open_nameless(const char *state_dir)
 {
-    const int fd =
-        state_dir != NULL ? open(state_dir, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600) : -1;
-    /* No directory, or one whose file system has no such files. */
-    return fd >= 0 ? fd : memfd_create("carried", MFD_CLOEXEC);
+    return state_dir != NULL ? open(state_dir, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600)
+                             : memfd_create("carried", MFD_CLOEXEC);
 }
 
 static int carry(shd_model_files *f, const shd_input *input, const char *name,
@@ -134,8 +132,9 @@ static int carry(shd_model_files *f, const shd_input *input, const char *name,
 {
     const int fd = open_nameless(state_dir);
     if (fd < 0) {
-        return shd_fail(err, SHD_EIO, "no file for a copy of '%s': %s", input->path,
-                        strerror(errno));
+        return shd_fail(err, SHD_EIO,
+                        "cannot make a file without a name in %s for a copy of '%s': %s",
+                        state_dir != NULL ? state_dir : "memory", input->path, strerror(errno));
     }
     f->carried = shd_reallocarray(f->carried, f->n_carried + 1, sizeof(*f->carried));
     f->carried[f->n_carried++] =

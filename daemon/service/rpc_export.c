@@ -1,5 +1,6 @@
 #include "daemon/service/rpc_export.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +10,12 @@
 #include "daemon/base/mem.h"
 #include "daemon/service/job.h"
 #include "daemon/service/jobs.h"
+#include "daemon/service/workers.h"
 #include "daemon/store/out_dir.h"
 #include "daemon/train/export.h"
 
 enum {
-    MAX_UNDER_WAY = 16, /* exports at one time */
+    MAX_OF_USER = 4, /* exports of one user at one time */
     COPY_BYTES = 1 << 20
 };
 
@@ -21,9 +23,10 @@ typedef struct export_call {
     shd_item item;  /* first */
     shd_call *call; /* NULL once the client is gone */
     shd_jobs *jobs;
+    struct export_call *next_call;
     int queued; /* the item waits for the ranks or runs there */
-    uv_work_t work;
-    /* For the pool's threads. */
+    shd_task task;
+    /* For other threads. */
     shd_identity who;
     char job_id[9];
     char **roots;
@@ -40,18 +43,28 @@ typedef struct export_call {
     /* The outcome. */
     int rc;
     shd_error err;
+    uint64_t bytes;
+    uint32_t tensors;
     char **names;
     uint32_t n_names;
     uint64_t step;
 } export_call;
 
-static uint32_t under_way; /* loop thread */
+static export_call *calls; /* loop thread */
+
+static export_call *of_task(shd_task *task)
+{
+    return (export_call *)((char *)task - offsetof(export_call, task));
+}
 
 static void export_free(export_call *e)
 {
-    under_way--;
+    export_call **at = &calls;
+    while (*at != e) {
+        at = &(*at)->next_call;
+    }
+    *at = e->next_call;
     shd_jobs *jobs = e->jobs;
-    shd_export_free(e->exp);
     shd_model_files_unref(e->files);
     for (uint32_t i = 0; i < e->n_roots; i++) {
         free(e->roots[i]);
@@ -67,7 +80,7 @@ static void export_free(export_call *e)
     shd_jobs_unhold(jobs);
 }
 
-/* ---- on the pool's threads ---- */
+/* ---- on other threads: everything that touches the caller's file system ---- */
 
 /* How every parameter is written: as it was imported, unless the caller asks for another type. */
 static shd_export_tensor *tensors_of(const export_call *e, uint32_t n)
@@ -106,9 +119,9 @@ static int make_dir(export_call *e, shd_error *err)
     return rc;
 }
 
-static void on_begin(uv_work_t *work)
+static void on_begin(shd_task *task)
 {
-    export_call *e = work->data;
+    export_call *e = of_task(task);
     e->rc = make_dir(e, &e->err);
     if (e->rc == 0) {
         e->rc = make_files(e, &e->err);
@@ -190,14 +203,20 @@ static int complete(export_call *e, shd_error *err)
 }
 
 /* The last part, whatever came before it. */
-static void on_end(uv_work_t *work)
+static void on_end(shd_task *task)
 {
-    export_call *e = work->data;
+    export_call *e = of_task(task);
     if (e->rc == 0) {
         e->rc = complete(e, &e->err);
     }
     shd_out_dir_discard(e->dir);
     e->dir = NULL;
+    if (e->exp != NULL) {
+        e->bytes = shd_export_bytes(e->exp);
+        e->tensors = shd_export_tensors(e->exp);
+        shd_export_free(e->exp); /* here: closing a file may wait for its file system too */
+        e->exp = NULL;
+    }
 }
 
 /* ---- on the loop ---- */
@@ -205,18 +224,17 @@ static void on_end(uv_work_t *work)
 static void reply(export_call *e)
 {
     Shard__V1__ExportModelResponse m = SHARD__V1__EXPORT_MODEL_RESPONSE__INIT;
-    m.bytes = shd_export_bytes(e->exp);
-    m.tensors = shd_export_tensors(e->exp);
+    m.bytes = e->bytes;
+    m.tensors = e->tensors;
     m.step = e->step;
     m.files = e->names;
     m.n_files = e->n_names;
     shd_call_reply(e->call, &m.base);
 }
 
-static void after_end(uv_work_t *work, int status)
+static void after_end(shd_task *task)
 {
-    (void)status; /* nobody cancels it */
-    export_call *e = work->data;
+    export_call *e = of_task(task);
     shd_log(SHD_LOG_INFO, "job %s: export to %s%s%s", e->job_id, e->path,
             e->rc < 0 ? " failed: " : " done", e->rc < 0 ? e->err.message : "");
     if (e->call != NULL && e->rc < 0) {
@@ -227,10 +245,16 @@ static void after_end(uv_work_t *work, int status)
     export_free(e);
 }
 
+static void run(export_call *e, void (*fn)(shd_task *task), void (*done)(shd_task *task))
+{
+    e->task = (shd_task){.run = fn, .done = done, .uid = e->who.uid};
+    shd_workers_run(shd_jobs_workers(e->jobs, SHD_LANE_FILES), &e->task);
+}
+
 static void end(export_call *e)
 {
     e->queued = 0;
-    uv_queue_work(shd_jobs_get_options(e->jobs)->loop, &e->work, on_end, after_end);
+    run(e, on_end, after_end);
 }
 
 static void on_written(shd_item *item, const shd_error *failed)
@@ -262,10 +286,9 @@ static int push(export_call *e, shd_error *err)
     return rc;
 }
 
-static void after_begin(uv_work_t *work, int status)
+static void after_begin(shd_task *task)
 {
-    (void)status;
-    export_call *e = work->data;
+    export_call *e = of_task(task);
     if (e->rc == 0) {
         e->rc = push(e, &e->err);
         if (e->rc == 0) {
@@ -280,7 +303,7 @@ static void on_gone(void *arg)
     export_call *e = arg;
     e->call = NULL;
     if (!e->queued) {
-        return; /* the pool has it; it is looked at afterwards */
+        return; /* a thread has it; it is looked at afterwards */
     }
     if (shd_job_withdraw(e->item.job, &e->item)) {
         e->rc = shd_fail(&e->err, SHD_ECANCELLED, "the caller has gone");
@@ -316,8 +339,13 @@ static void copy_roots(export_call *e)
     }
 }
 
-static int check(const shd_jobs *jobs, const shd_job *job, const char *path, shd_error *err)
+static int check(const shd_jobs *jobs, const shd_job *job, const shd_identity *who,
+                 const char *path, shd_error *err)
 {
+    uint32_t of_user = 0;
+    for (const export_call *e = calls; e != NULL; e = e->next_call) {
+        of_user += e->who.uid == who->uid;
+    }
     if (shd_jobs_stopping(jobs)) {
         return shd_fail(err, SHD_EUNAVAILABLE, "the daemon is stopping");
     }
@@ -329,8 +357,9 @@ static int check(const shd_jobs *jobs, const shd_job *job, const char *path, shd
     if (path[0] == '\0') {
         return shd_fail(err, SHD_EINVAL, "no path given; name the directory to be made");
     }
-    if (under_way >= MAX_UNDER_WAY) {
-        return shd_fail(err, SHD_EFULL, "%u exports are under way already; try again", under_way);
+    if (of_user >= MAX_OF_USER) {
+        return shd_fail(err, SHD_EFULL, "%u exports of yours are under way already; try again",
+                        of_user);
     }
     return SHD_OK;
 }
@@ -343,7 +372,7 @@ static void export_model(shd_call *call, const ProtobufCMessage *request, void *
     shd_job *job;
     shd_error err;
     if (shd_jobs_find(jobs, who, q->job, SHD_RIGHT_MANAGE, &job, &err) < 0 ||
-        check(jobs, job, q->path, &err) < 0) {
+        check(jobs, job, who, q->path, &err) < 0) {
         shd_call_fail(call, &err);
         return;
     }
@@ -353,7 +382,8 @@ static void export_model(shd_call *call, const ProtobufCMessage *request, void *
         shd_call_fail(call, &err);
         return;
     }
-    under_way++;
+    e->next_call = calls;
+    calls = e;
     shd_jobs_hold(jobs);
     e->call = call;
     e->jobs = jobs;
@@ -365,9 +395,8 @@ static void export_model(shd_call *call, const ProtobufCMessage *request, void *
     e->files = shd_model_files_ref(job->model_files);
     e->world = job->spec.strategy.world;
     e->max_shard_bytes = q->max_shard_bytes;
-    e->work.data = e;
     shd_call_callbacks(call, on_gone, NULL, e);
-    uv_queue_work(shd_jobs_get_options(jobs)->loop, &e->work, on_begin, after_begin);
+    run(e, on_begin, after_begin);
 }
 
 const shd_rpc_method *shd_rpc_export_methods(size_t *n)

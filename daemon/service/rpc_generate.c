@@ -1,5 +1,6 @@
 #include "daemon/service/rpc_generate.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,24 +9,27 @@
 #include "daemon/service/job.h"
 #include "daemon/service/jobs.h"
 #include "daemon/service/sampling.h"
+#include "daemon/service/workers.h"
 
 enum {
     DEFAULT_TOKENS = 128,
     MAX_TOKENS = 100000,
     MAX_STOPS = 256,
-    MAX_ENCODING = 16, /* prompts on the pool at one time */
-    ENCODING_S = 5     /* for a prompt; long ones have longer */
+    MAX_ENCODING = 8, /* texts of a user that become tokens at one time */
+    ENCODING_S = 5    /* for a prompt; long ones have longer */
 };
 
 /* Where a generation's item is, besides on the ranks. */
 typedef enum place {
-    ENCODING = 0, /* not in a job yet: its prompt becomes tokens on the pool */
+    ENCODING = 0, /* not in a job yet: its prompt becomes tokens on another thread */
     AT_WORK,      /* in the job's queue, or on the ranks */
+    SAMPLING,     /* parked: the next token is chosen on another thread; it keeps its turn */
+    LEFT,         /* as before, but the job has ended it: only the thread has it still */
     GATED,        /* parked: as many as may are at work already */
     SLOW          /* parked: the client reads too slowly and the next token waits for room */
 } place;
 
-/* One stream. While AT_WORK it is one of job->generating. */
+/* One stream. While AT_WORK or SAMPLING it is one of job->generating. */
 typedef struct generation {
     shd_item item;  /* first */
     shd_call *call; /* NULL once the client is gone */
@@ -34,6 +38,7 @@ typedef struct generation {
     uint32_t made, wanted; /* tokens */
     uint32_t window;       /* the model sees this many last tokens */
     uint32_t length;       /* tokens in context */
+    uint64_t left_out;     /* tokens that the prompt has before them */
     int32_t *context;      /* [2 * window]: room to slide in */
     int32_t *said;         /* prompt and text so far, for the repetition penalty; NULL: none */
     size_t n_said;
@@ -45,20 +50,31 @@ typedef struct generation {
     uint32_t prefill;    /* as of shd_work */
     uint64_t cache_step; /* likewise */
 
-    /* While ENCODING. */
-    uv_work_t work;
+    /* While ENCODING or SAMPLING. */
+    shd_task task;
     shd_jobs *jobs;
+    int rc;
+    shd_error err;
+
+    /* While ENCODING. */
     char job_id[9];
     shd_tokenizer *tokenizer;
     char *prompt;
     size_t prompt_size;
     shd_ids ids;
-    int rc;
-    shd_error err;
+
+    /* While SAMPLING. */
+    uint32_t vocab;
+    int32_t token;
+    float logprob;
 } generation;
 
-static uint32_t encoding;    /* loop thread */
 static uint64_t last_stream; /* loop thread */
+
+static generation *of_task(shd_task *task)
+{
+    return (generation *)((char *)task - offsetof(generation, task));
+}
 
 static void generation_free(generation *g)
 {
@@ -219,23 +235,19 @@ static void add_text(generation *g, int32_t token, int stopped, int over,
     response->text.len = n + rest;
 }
 
-/* Picks and sends a token. 1: the stream goes on; 0: it is over and freed. */
-static int send_token(generation *g, const shd_work *work, uint32_t vocab)
+/* Sends the token that was picked. 1: the stream goes on; 0: it is over and freed. */
+static int send_token(generation *g)
 {
+    const shd_work *work = &g->item.work;
     Shard__V1__GenerateResponse response = SHARD__V1__GENERATE_RESPONSE__INIT;
-    const shd_sampling_input in = {
-        .logits = work->logits, .vocab = vocab, .context = g->said, .n_context = g->n_said};
-    shd_error err;
-    if (shd_sampling_pick(&g->sampling, &in, g->made, &response.token, &response.logprob, &err) <
-        0) {
-        give_up(g, &err);
-        return 0;
-    }
+    response.token = g->token;
+    response.logprob = g->logprob;
     if (g->cache_step != work->step) {
         g->prefill = work->batch.length;
         g->cache_step = work->step;
     }
     response.step = work->step;
+    response.prompt_left_out = g->made == 0 ? g->left_out : 0;
     append(g, response.token);
     g->made++;
     const int stopped = is_stop(g, response.token), over = stopped || g->made == g->wanted;
@@ -254,32 +266,92 @@ static int send_token(generation *g, const shd_work *work, uint32_t vocab)
     return !over;
 }
 
+/* The token is out: what now? */
+static void after_token(generation *g, shd_job *job)
+{
+    shd_error err;
+    g->place = AT_WORK;
+    if (!send_token(g)) {
+        leave(job);
+    } else if (!shd_call_writable(g->call)) {
+        wait_at(g, SLOW);
+        leave(job);
+    } else if (ask(g, job, &err) < 0) {
+        /* Else it keeps its turn to its end: the others' would cost it the cache. */
+        give_up(g, &err);
+        leave(job);
+    }
+}
+
+static void pick(shd_task *task)
+{
+    generation *g = of_task(task);
+    const shd_sampling_input in = {.logits = g->item.work.logits,
+                                   .vocab = g->vocab,
+                                   .context = g->said,
+                                   .n_context = g->n_said};
+    g->rc = shd_sampling_pick(&g->sampling, &in, g->made, &g->token, &g->logprob, &g->err);
+}
+
+static void on_picked(shd_task *task)
+{
+    generation *g = of_task(task);
+    shd_jobs *jobs = g->jobs;
+    if (g->place == LEFT) {
+        generation_free(g);
+    } else {
+        shd_job *job = g->item.job;
+        shd_job_withdraw(job, &g->item);
+        if (g->call == NULL || g->rc < 0) {
+            give_up(g, &g->err);
+            leave(job);
+        } else {
+            after_token(g, job);
+        }
+    }
+    shd_jobs_unhold(jobs);
+}
+
+/* The logits are there: the vocabulary may be large, so other threads look for the token. */
+static void sample(generation *g, shd_job *job)
+{
+    g->place = SAMPLING;
+    g->vocab = (uint32_t)job->spec.model.vocab;
+    g->jobs = job->jobs;
+    g->task = (shd_task){.run = pick, .done = on_picked, .uid = shd_call_identity(g->call)->uid};
+    shd_job_park(job, &g->item);
+    shd_jobs_hold(job->jobs);
+    shd_workers_run(shd_jobs_workers(job->jobs, SHD_LANE_SAMPLING), &g->task);
+}
+
+/* The job ends all that waits; a thread may still be at the token. */
+static void fail_parked(generation *g, const shd_error *why)
+{
+    shd_job *job = g->item.job;
+    if (g->place != SAMPLING) {
+        job->gated -= g->place == GATED;
+        give_up(g, why);
+        return;
+    }
+    if (g->call != NULL) {
+        shd_call_fail(g->call, why);
+        g->call = NULL;
+    }
+    g->place = LEFT;
+    leave(job);
+}
+
 static void on_token(shd_item *item, const shd_error *failed)
 {
     generation *g = (generation *)item;
     shd_job *job = item->job;
     if (g->place != AT_WORK) { /* waited when the job ended */
-        job->gated -= g->place == GATED;
+        fail_parked(g, failed);
+    } else if (g->call == NULL || failed != NULL) {
         give_up(g, failed);
-        return;
-    }
-    if (g->call == NULL || failed != NULL) {
-        give_up(g, failed);
-        leave(job);
-        return;
-    }
-    if (!send_token(g, &item->work, (uint32_t)job->spec.model.vocab)) {
-        leave(job);
-    } else if (!shd_call_writable(g->call)) {
-        wait_at(g, SLOW);
         leave(job);
     } else {
-        /* It keeps its turn to its end: the others' would cost it the cache. */
-        shd_error err;
-        if (ask(g, job, &err) < 0) {
-            give_up(g, &err);
-            leave(job);
-        }
+        sample(g, job);
     }
 }
 
@@ -298,8 +370,9 @@ static void on_gone(void *arg)
     shd_job *job = g->item.job;
     const int had_turn = g->place == AT_WORK;
     g->call = NULL;
-    if (g->place == ENCODING) {
-        return; /* after_encode frees it */
+    if (g->place == ENCODING || g->place == SAMPLING) {
+        __atomic_store_n(&g->task.cancel, 1, __ATOMIC_RELAXED);
+        return; /* freed when the thread is done with it */
     }
     if (!had_turn) {
         unpark(g);
@@ -382,6 +455,7 @@ static void set_prompt(generation *g, const int32_t *prompt, size_t n, uint32_t 
     g->window = window;
     g->context = shd_reallocarray(NULL, 2 * (size_t)window, sizeof(*g->context));
     const size_t skip = n > window ? n - window : 0;
+    g->left_out = skip;
     for (size_t i = skip; i < n; i++) {
         append(g, prompt[i]);
     }
@@ -445,25 +519,26 @@ static shd_job *find_job(shd_call *call, shd_jobs *jobs, const char *ref)
 
 /* What the tokenizer's template puts before a text, then the text; nothing behind it, for it is to
  * go on. */
-static void on_encode(uv_work_t *work)
+static void encode(shd_task *task)
 {
-    generation *g = work->data;
+    generation *g = of_task(task);
     const int32_t *before, *after;
     size_t n_before, n_after;
     shd_tokenizer_template(g->tokenizer, &before, &n_before, &after, &n_after);
     shd_ids_append(&g->ids, before, n_before);
     shd_encoder *encoder = shd_encoder_create(g->tokenizer);
-    shd_encoder_limit(encoder, NULL, ENCODING_S);
+    shd_encoder_limit(encoder, &task->cancel, ENCODING_S);
     g->rc = shd_encoder_run(encoder, g->prompt, g->prompt_size, 0, &g->ids, &g->err);
     shd_encoder_free(encoder);
 }
 
-static void after_encode(uv_work_t *work, int status)
+static void on_encoded(shd_task *task)
 {
-    (void)status; /* nobody cancels it */
-    generation *g = work->data;
+    generation *g = of_task(task);
     shd_jobs *jobs = g->jobs;
-    encoding--;
+    if (g->rc < 0 && shd_jobs_stopping(jobs)) {
+        shd_fail(&g->err, SHD_EUNAVAILABLE, "the daemon is stopping");
+    }
     if (g->call == NULL || g->rc < 0) {
         give_up(g, &g->err);
     } else {
@@ -477,18 +552,20 @@ static void after_encode(uv_work_t *work, int status)
     shd_jobs_unhold(jobs);
 }
 
-static int encode(generation *g, shd_jobs *jobs, const shd_job *job,
-                  const ProtobufCBinaryData *text, shd_error *err)
+static int start_encoding(generation *g, shd_jobs *jobs, const shd_job *job,
+                          const ProtobufCBinaryData *text, shd_error *err)
 {
+    shd_workers *workers = shd_jobs_workers(jobs, SHD_LANE_TEXT);
+    const uid_t uid = shd_call_identity(g->call)->uid;
     if (job->tokenizer == NULL) {
         return shd_fail(err, SHD_EINVAL,
                         "job %s has no tokenizer to read a text with; send token ids, or make the "
                         "job with --tokenizer",
                         job->id);
     }
-    if (encoding >= MAX_ENCODING) {
-        return shd_fail(err, SHD_EFULL, "%u prompts are being tokenized already; try again",
-                        encoding);
+    if (shd_workers_tasks(workers, uid) >= MAX_ENCODING) {
+        return shd_fail(err, SHD_EFULL, "%d texts of yours are being tokenized already; try again",
+                        MAX_ENCODING);
     }
     g->jobs = jobs;
     memcpy(g->job_id, job->id, sizeof(g->job_id));
@@ -496,11 +573,10 @@ static int encode(generation *g, shd_jobs *jobs, const shd_job *job,
     g->prompt = shd_malloc(text->len);
     memcpy(g->prompt, text->data, text->len);
     g->prompt_size = text->len;
-    g->work.data = g;
-    encoding++;
+    g->task = (shd_task){.run = encode, .done = on_encoded, .uid = uid};
     shd_jobs_hold(jobs);
     shd_call_callbacks(g->call, on_gone, on_writable, g);
-    uv_queue_work(shd_jobs_get_options(jobs)->loop, &g->work, on_encode, after_encode);
+    shd_workers_run(workers, &g->task);
     return SHD_OK;
 }
 
@@ -526,7 +602,7 @@ static void generate(shd_call *call, const ProtobufCMessage *request, void *serv
         g->text = shd_text_stream_create(job->tokenizer, 0);
     }
     if (rc == SHD_OK && q->prompt_text.len > 0) {
-        rc = encode(g, service, job, &q->prompt_text, &err);
+        rc = start_encoding(g, service, job, &q->prompt_text, &err);
     } else if (rc == SHD_OK) {
         begin(g, job, q->prompt, q->n_prompt);
         return;

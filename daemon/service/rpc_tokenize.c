@@ -1,5 +1,6 @@
 #include "daemon/service/rpc_tokenize.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,28 +10,28 @@
 #include "daemon/service/jobs.h"
 #include "daemon/service/prepare.h"
 #include "daemon/service/tokenizer_files.h"
+#include "daemon/service/workers.h"
 #include "proto/shard.pb-c.h"
 
 enum {
-    MAX_UNDER_WAY = 8, /* calls that have a tokenizer or text for the pool */
-    MAX_ON_POOL = 2,   /* of these at one time: the pool serves other calls too */
-    MAX_OF_USER = 4,   /* calls of one user, files in work included */
-    LIMIT_S = 5,       /* for a text; long ones have longer */
+    MAX_OF_USER = 4, /* calls of one user, files in work included */
+    LIMIT_S = 5,     /* for a text; long ones have longer */
     IDS_A_MESSAGE = 1 << 16,
     TEXT_A_MESSAGE = 1 << 20,
     PROGRESS_MS = 200
 };
 
 typedef struct tokenizing {
-    struct tokenizing *next_call, *next_waiting;
-    uv_work_t work;
-    int cancel;       /* the client is gone */
+    struct tokenizing *next;
+    shd_tokenize *service;
+    shd_task task;
+    int on_thread;    /* a thread has it */
     uv_timer_t timer; /* only while a file is in work */
     int timer_open;
     shd_jobs *jobs;
     shd_call *call; /* NULL once the client is gone */
     shd_identity who;
-    char **roots; /* copies for the pool's thread */
+    char **roots; /* copies for the thread */
     uint32_t n_roots;
     char *name; /* of the tokenizer; unused when tok is there already */
     shd_tokenizer *tok;
@@ -45,7 +46,7 @@ typedef struct tokenizing {
     int fd; /* of data */
     shd_preparation *preparation;
 
-    shd_ids ids; /* results of the pool's thread */
+    shd_ids ids; /* results of the thread */
     char *out;
     size_t out_size;
     size_t sent; /* ids or bytes */
@@ -54,10 +55,15 @@ typedef struct tokenizing {
     shd_error err;
 } tokenizing;
 
-/* Loop thread. */
-static uint32_t under_way, on_pool;
-static tokenizing *waiting; /* for the pool, in order of arrival */
-static tokenizing *calls;
+struct shd_tokenize {
+    shd_jobs *jobs;
+    tokenizing *calls;
+};
+
+static tokenizing *of_task(shd_task *task)
+{
+    return (tokenizing *)((char *)task - offsetof(tokenizing, task));
+}
 
 static void free_now(tokenizing *t)
 {
@@ -85,13 +91,11 @@ static void on_timer_closed(uv_handle_t *handle)
 
 static void tokenizing_free(tokenizing *t)
 {
-    tokenizing **at = &calls;
-    while (*at != NULL && *at != t) {
-        at = &(*at)->next_call;
+    tokenizing **at = &t->service->calls;
+    while (*at != t) {
+        at = &(*at)->next;
     }
-    if (*at != NULL) {
-        *at = t->next_call;
-    }
+    *at = t->next;
     shd_prepare_cancel(t->preparation);
     t->preparation = NULL;
     if (t->timer_open) {
@@ -109,12 +113,13 @@ static void give_up(tokenizing *t, const shd_error *why)
     tokenizing_free(t);
 }
 
-/* ---- on the pool's thread ---- */
+/* ---- on a thread ---- */
 
 static int work(tokenizing *t, shd_error *err)
 {
     if (t->tok == NULL) {
-        SHD_TRY(shd_tokenizer_open(&t->who, t->roots, t->n_roots, t->name, &t->tok, err));
+        const shd_opener opener = {&t->who, t->roots, t->n_roots};
+        SHD_TRY(shd_tokenizer_open(&opener, t->name, &t->tok, err));
     }
     if (t->data != NULL) {
         SHD_TRY(shd_auth_open(&t->who, t->roots, t->n_roots, t->data, &t->fd, err));
@@ -130,16 +135,16 @@ static int work(tokenizing *t, shd_error *err)
         return shd_tokenizer_decode(t->tok, t->tokens, t->n_tokens, 0, &t->out, &t->out_size, err);
     }
     shd_encoder *encoder = shd_encoder_create(t->tok);
-    shd_encoder_limit(encoder, &t->cancel, LIMIT_S);
+    shd_encoder_limit(encoder, &t->task.cancel, LIMIT_S);
     const int rc =
         shd_encoder_run(encoder, t->text, t->text_size, SHD_ENCODE_SPECIAL, &t->ids, err);
     shd_encoder_free(encoder);
     return rc;
 }
 
-static void on_work(uv_work_t *request)
+static void on_work(shd_task *task)
 {
-    tokenizing *t = request->data;
+    tokenizing *t = of_task(task);
     t->rc = work(t, &t->err);
 }
 
@@ -207,28 +212,15 @@ static void on_prepared(void *arg, shd_source *source, const shd_error *failed)
     tokenizing_free(t);
 }
 
-static void after_work(uv_work_t *request, int status);
-
-/* Gives the pool what it may have. */
-static void start_waiting(shd_jobs *jobs)
+static void after_work(shd_task *task)
 {
-    while (waiting != NULL && on_pool < MAX_ON_POOL) {
-        tokenizing *t = waiting;
-        waiting = t->next_waiting;
-        on_pool++;
-        uv_queue_work(shd_jobs_get_options(jobs)->loop, &t->work, on_work, after_work);
-    }
-}
-
-static void after_work(uv_work_t *request, int status)
-{
-    (void)status; /* nobody cancels it */
-    tokenizing *t = request->data;
+    tokenizing *t = of_task(task);
     shd_jobs *jobs = t->jobs;
     const shd_jobs_options *options = shd_jobs_get_options(jobs);
-    under_way--;
-    on_pool--;
-    start_waiting(jobs);
+    t->on_thread = 0;
+    if (t->rc < 0 && shd_jobs_stopping(jobs)) {
+        shd_fail(&t->err, SHD_EUNAVAILABLE, "the daemon is stopping");
+    }
     if (t->rc < 0 || t->call == NULL) {
         give_up(t, &t->err);
     } else if (t->data == NULL) {
@@ -261,15 +253,17 @@ static void on_gone(void *arg)
 {
     tokenizing *t = arg;
     t->call = NULL;
-    __atomic_store_n(&t->cancel, 1, __ATOMIC_RELAXED);
-    if (t->sending || t->timer_open) { /* else the pool has it */
+    if (t->on_thread) {
+        __atomic_store_n(&t->task.cancel, 1, __ATOMIC_RELAXED);
+    } else {
         tokenizing_free(t);
     }
 }
 
 /* ---- the call ---- */
 
-static int check(const Shard__V1__TokenizeRequest *q, const shd_identity *who, shd_error *err)
+static int check(const shd_tokenize *service, const Shard__V1__TokenizeRequest *q,
+                 const shd_identity *who, shd_error *err)
 {
     const int given = (q->text.len > 0) + (q->n_tokens > 0) + (q->data[0] != '\0');
     if (given != 1) {
@@ -279,17 +273,18 @@ static int check(const Shard__V1__TokenizeRequest *q, const shd_identity *who, s
         return shd_fail(err, SHD_EINVAL, "give a job or a tokenizer, not %s",
                         q->job[0] != '\0' ? "both" : "neither");
     }
+    if (q->data_format[0] != '\0' && q->data[0] == '\0') {
+        return shd_fail(err, SHD_EINVAL,
+                        "data_format '%.20s' is given without data: only a file has a format",
+                        q->data_format);
+    }
     uint32_t of_user = 0;
-    for (const tokenizing *t = calls; t != NULL; t = t->next_call) {
+    for (const tokenizing *t = service->calls; t != NULL; t = t->next) {
         of_user += t->who.uid == who->uid;
     }
     if (of_user >= MAX_OF_USER) {
         return shd_fail(err, SHD_EFULL, "%u texts of yours are being tokenized already; try again",
                         of_user);
-    }
-    if (under_way >= MAX_UNDER_WAY) {
-        return shd_fail(err, SHD_EFULL, "%u texts are being tokenized already; try again",
-                        under_way);
     }
     return SHD_OK;
 }
@@ -309,7 +304,7 @@ static int find(shd_jobs *jobs, const shd_identity *who, const char *ref, shd_to
 
 static int start(tokenizing *t, const Shard__V1__TokenizeRequest *q, shd_error *err)
 {
-    SHD_TRY(check(q, &t->who, err));
+    SHD_TRY(check(t->service, q, &t->who, err));
     SHD_TRY(shd_data_format_parse(q->data_format, &t->format, err));
     if (q->job[0] != '\0') {
         SHD_TRY(find(t->jobs, &t->who, q->job, &t->tok, err));
@@ -338,26 +333,40 @@ static int start(tokenizing *t, const Shard__V1__TokenizeRequest *q, shd_error *
 static void tokenize(shd_call *call, const ProtobufCMessage *request, void *service)
 {
     tokenizing *t = shd_calloc(1, sizeof(*t));
-    t->jobs = service;
+    t->service = service;
+    t->jobs = t->service->jobs;
     t->call = call;
     t->who = *shd_call_identity(call);
     t->fd = -1;
     if (start(t, (const Shard__V1__TokenizeRequest *)request, &t->err) < 0) {
-        give_up(t, &t->err);
+        shd_call_fail(call, &t->err);
+        free_now(t);
         return;
     }
-    t->work.data = t;
-    under_way++;
+    t->next = t->service->calls;
+    t->service->calls = t;
+    t->task = (shd_task){.run = on_work, .done = after_work, .uid = t->who.uid};
+    t->on_thread = 1;
     shd_jobs_hold(t->jobs);
     shd_call_callbacks(call, on_gone, on_writable, t);
-    t->next_call = calls;
-    calls = t;
-    tokenizing **at = &waiting;
-    while (*at != NULL) {
-        at = &(*at)->next_waiting;
+    shd_workers_run(shd_jobs_workers(t->jobs, SHD_LANE_TEXT), &t->task);
+}
+
+shd_tokenize *shd_tokenize_create(shd_jobs *jobs)
+{
+    shd_tokenize *service = shd_calloc(1, sizeof(*service));
+    service->jobs = jobs;
+    return service;
+}
+
+void shd_tokenize_free(shd_tokenize *service)
+{
+    if (service != NULL) {
+        while (service->calls != NULL) {
+            tokenizing_free(service->calls);
+        }
+        free(service);
     }
-    *at = t;
-    start_waiting(t->jobs);
 }
 
 const shd_rpc_method *shd_rpc_tokenize_methods(size_t *n)

@@ -8,14 +8,9 @@
 
 #include "daemon/base/mem.h"
 
-typedef struct opener {
-    const shd_identity *who;
-    char *const *roots;
-    uint32_t n_roots;
-} opener;
-
 /* All of a file; *bytes is to be freed. */
-static int read_file(const opener *o, const char *path, char **bytes, size_t *size, shd_error *err)
+static int read_file(const shd_opener *o, const char *path, char **bytes, size_t *size,
+                     shd_error *err)
 {
     int fd;
     struct stat st;
@@ -54,7 +49,7 @@ static int ends_with(const char *s, const char *end)
 }
 
 /* `file` is a path of tokenizer.json or tokenizer.model. */
-static int open_file(const opener *o, const char *file, shd_tokenizer **out, shd_error *err)
+static int open_file(const shd_opener *o, const char *file, shd_tokenizer **out, shd_error *err)
 {
     const char *slash = strrchr(file, '/');
     char *beside = shd_asprintf("%.*s/tokenizer_config.json", (int)(slash - file), file);
@@ -83,11 +78,10 @@ static int open_file(const opener *o, const char *file, shd_tokenizer **out, shd
     return rc;
 }
 
-int shd_tokenizer_open(const shd_identity *who, char *const *roots, uint32_t n_roots,
-                       const char *name, shd_tokenizer **out, shd_error *err)
+int shd_tokenizer_open(const shd_opener *opener, const char *name, shd_tokenizer **out,
+                       shd_error *err)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
-    const opener o = {who, roots, n_roots};
     if (strcmp(name, "bytes") == 0) {
         *out = shd_tokenizer_bytes();
         return SHD_OK;
@@ -99,12 +93,12 @@ int shd_tokenizer_open(const shd_identity *who, char *const *roots, uint32_t n_r
                         name);
     }
     if (ends_with(name, ".json") || ends_with(name, ".model")) {
-        return open_file(&o, name, out, err);
+        return open_file(opener, name, out, err);
     }
     int rc = SHD_ENOTFOUND;
     for (int i = 0; i < 2 && rc == SHD_ENOTFOUND; i++) {
         char *file = shd_asprintf("%s/%s", name, names[i]);
-        rc = open_file(&o, file, out, err);
+        rc = open_file(opener, file, out, err);
         free(file);
     }
     return rc == SHD_ENOTFOUND

@@ -14,11 +14,11 @@ extern "C" {
 #endif
 
 /* `name`: "bytes", or an absolute path: of a file that ends in .json or .model, else of a
- * directory, whose tokenizer.json is taken before its tokenizer.model. Files are opened with the
- * rights of `who` beneath `roots`; a tokenizer_config.json beside them is read too. SHD_ENOTFOUND
+ * directory, whose tokenizer.json is taken before its tokenizer.model. Files are opened by
+ * `opener`; a tokenizer_config.json beside them is read too. SHD_ENOTFOUND
  * when there is none; SHD_EPERM, SHD_EDATA, SHD_EUNSUPPORTED as of opening and reading. */
-int shd_tokenizer_open(const shd_identity *who, char *const *roots, uint32_t n_roots,
-                       const char *name, shd_tokenizer **out, shd_error *err);
+int shd_tokenizer_open(const shd_opener *opener, const char *name, shd_tokenizer **out,
+                       shd_error *err);
 
 #ifdef __cplusplus
 }

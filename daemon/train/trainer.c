@@ -30,6 +30,7 @@ struct shd_trainer {
     shd_spec spec;
     shd_plan plan;
     shd_model *model;
+    shd_train_data *data; /* NULL: none */
     shd_worker_shared shared;
     slot *slots;                 /* [world] */
     shd_work *work;              /* in flight, or NULL */
@@ -57,52 +58,14 @@ void shd_work_fini(shd_work *work)
     work->logits = NULL;
 }
 
-/* Cuts a part of a file into windows; errors name the file and its part. */
-static int make_windows(const shd_spec *spec, const shd_source *source, shd_windows_part part,
-                        int train, shd_windows **out, shd_error *err)
+void shd_trainer_set_data(shd_trainer *t, shd_train_data *data)
 {
-    static const char *const names[] = {"the whole", "training part", "held-out part"};
-    const shd_windows_options options = {
-        .part = part,
-        .tail = spec->eval_split,
-        .seq_len = spec->seq_len,
-        .packing = spec->packing,
-        .shuffle = train,
-        .seed = train ? spec->seed : 0,
-    };
-    const int rc = shd_windows_create(source, &options, out, err);
-    const char *name = train ? names[SHD_WINDOWS_HEAD] : names[part];
-    return rc < 0 ? shd_error_prefix(err, rc, "%s of '%s'", name, shd_source_path(source)) : 0;
-}
-
-/* Splits the data and counts the windows of an evaluation. */
-static int cut_data(shd_trainer *t, shd_error *err)
-{
-    const shd_spec *spec = &t->spec;
-    shd_worker_shared *sh = &t->shared;
-    const int split = sh->eval == NULL && spec->eval_split > 0;
-    SHD_TRY(make_windows(spec, sh->data, split ? SHD_WINDOWS_HEAD : SHD_WINDOWS_ALL, 1, &sh->train,
-                         err));
-    if (split) {
-        sh->eval = sh->data;
-        SHD_TRY(make_windows(spec, sh->data, SHD_WINDOWS_TAIL, 0, &sh->held_out, err));
-    } else if (sh->eval != NULL) {
-        SHD_TRY(make_windows(spec, sh->eval, SHD_WINDOWS_ALL, 0, &sh->held_out, err));
-    }
-    if (sh->eval != NULL) {
-        const uint64_t windows = shd_windows_count(sh->held_out);
-        const uint64_t all = (windows + spec->micro_batch - 1) / spec->micro_batch;
-        sh->eval_leaves =
-            spec->eval_batches > 0 && spec->eval_batches < all ? spec->eval_batches : all;
-    }
-    return 0;
-}
-
-int shd_trainer_set_data(shd_trainer *t, shd_source *data, shd_source *eval, shd_error *err)
-{
-    t->shared.data = data;
-    t->shared.eval = eval;
-    return cut_data(t, err);
+    t->data = data;
+    t->shared.data = data->data;
+    t->shared.eval = data->eval;
+    t->shared.train = data->train;
+    t->shared.held_out = data->held_out;
+    t->shared.eval_leaves = data->eval_leaves;
 }
 
 int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
@@ -113,21 +76,20 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
     shd_trainer *t = shd_calloc(1, sizeof *t);
     shd_spec_copy(&t->spec, spec);
     t->plan = *plan;
-    t->shared = (shd_worker_shared){.spec = &t->spec,
-                                    .extent = plan->extent,
-                                    .caches = plan->generate_caches,
-                                    .data = data,
-                                    .eval = eval};
+    t->shared = (shd_worker_shared){
+        .spec = &t->spec, .extent = plan->extent, .caches = plan->generate_caches};
     if (from != NULL) {
         t->shared.from = *from;
     }
     shd_scaler scaler;
     shd_scaler_init(&scaler, &spec->scaler);
     atomic_init(&t->loss_scale, scaler.scale);
-    int rc = shd_model_create(&t->spec.model, &t->model, err);
-    if (rc == 0 && data != NULL) {
-        rc = cut_data(t, err);
+    shd_train_data *cut = NULL;
+    int rc = data != NULL ? shd_train_data_cut(&t->spec, data, eval, &cut, err) : 0;
+    if (cut != NULL) {
+        shd_trainer_set_data(t, cut);
     }
+    rc = rc == 0 ? shd_model_create(&t->spec.model, &t->model, err) : rc;
     if (rc < 0) {
         shd_trainer_free(t);
         return rc;
@@ -160,14 +122,9 @@ void shd_trainer_free(shd_trainer *t)
         shd_worker_free(t->slots[r].worker);
     }
     free(t->slots);
-    shd_windows_free(t->shared.train);
-    shd_windows_free(t->shared.held_out);
+    shd_train_data_free(t->data);
     shd_worker_layout_fini(&t->shared);
     shd_model_free(t->model);
-    if (t->shared.eval != t->shared.data) {
-        shd_source_free(t->shared.eval);
-    }
-    shd_source_free(t->shared.data);
     shd_spec_fini(&t->spec);
     free(t);
 }

@@ -17,6 +17,7 @@
 #include "daemon/rank/rank.h"
 #include "daemon/train/plan.h"
 #include "daemon/train/spec.h"
+#include "daemon/train/train_data.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -120,9 +121,9 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
                        shd_source *data, shd_source *eval, const shd_param_source *from,
                        shd_trainer **out, shd_error *err);
 
-/* Gives a trainer that was made without data what its steps and evaluations read (eval may be
- * NULL); before SHD_WORK_INIT. Takes both over, also on failure. SHD_EDATA as above. */
-int shd_trainer_set_data(shd_trainer *trainer, shd_source *data, shd_source *eval, shd_error *err);
+/* Gives a trainer that was made without data what its steps and evaluations read, cut as its spec
+ * says; before SHD_WORK_INIT. Takes `data` over. */
+void shd_trainer_set_data(shd_trainer *trainer, shd_train_data *data);
 
 /* Frees the arenas at once. No work may be in flight. NULL is fine. */
 void shd_trainer_free(shd_trainer *trainer);

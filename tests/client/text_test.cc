@@ -50,17 +50,29 @@ TEST_F(Ctl, GenerateBytes)
 TEST_F(Ctl, GenerateTokens)
 {
     TestJob job;
+    uint64_t left_out = 0;
     job.job.vocab = 50257;
     daemon->reply("GetJob", job.job);
     daemon->on("Generate", [&](fake_call *call, const std::string &) {
         for (int token : {11, 50256}) {
             Shard__V1__GenerateResponse r = SHARD__V1__GENERATE_RESPONSE__INIT;
             r.token = token;
+            r.prompt_left_out = token == 11 ? left_out : 0;
             fake_send(call, &r.base);
         }
         fake_finish(call, 0, "", 0);
     });
-    EXPECT_EQ(ctl({"generate", "7", "--prompt-tokens", "1,2"}).out, "11,50256\n");
+    Result whole = ctl({"generate", "7", "--prompt-tokens", "1,2"});
+    EXPECT_EQ(whole.out, "11,50256\n");
+    EXPECT_EQ(whole.err, "");
+    left_out = 44;
+    Result cut = ctl({"generate", "7", "--prompt-tokens", "1,2"});
+    EXPECT_EQ(cut.out, "11,50256\n"); // the note is not in it
+    EXPECT_NE(cut.err.find("does not see the first 44 tokens of the prompt"), std::string::npos)
+        << cut.err;
+    const auto objects = lines(json({"generate", "7", "--prompt-tokens", "1,2"}).out);
+    EXPECT_EQ(Json(objects[0]).whole("prompt_left_out"), 44);
+    left_out = 0;
     Result r = ctl({"generate", "7", "--prompt", "text"});
     EXPECT_EQ(r.status, 2);
     EXPECT_NE(r.err.find("vocabulary of 50257"), std::string::npos) << r.err;

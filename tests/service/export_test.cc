@@ -168,6 +168,20 @@ TEST_F(Export, WhatIsWrongWithADirectoryIsNamed)
     ExpectError(create(Of("a", path)), SHD_EDATA, "more than 268435456 bytes");
 }
 
+// Files that go along lie in the state directory, and nowhere else in silence.
+TEST_F(Export, CopiesNeedTheStateDirectory)
+{
+    state_dir = dir + "/none";
+    start(false);
+    const std::string path = Model();
+    ExpectError(create(Of("a", path)), SHD_EIO,
+                "cannot make a file without a name in " + state_dir + " for a copy of '" + path +
+                    "/tokenizer_config.json': No such file or directory");
+    std::filesystem::create_directory(state_dir);
+    EXPECT_TRUE(create(Of("a", path))->ok());
+    EXPECT_TRUE(std::filesystem::is_empty(state_dir));
+}
+
 TEST_F(Export, InitFromAnotherDirectory)
 {
     start(false);
@@ -186,6 +200,35 @@ TEST_F(Export, InitFromAnotherDirectory)
 }
 
 // ---- exports ----
+
+// A user whose file system hangs: another's exports go on.
+TEST_F(Export, OneUsersFilesDoNotHoldUpAnothers)
+{
+    start(false);
+    const std::string id = create_running(Of("j", Model()), false);
+    shd_identity other = me;
+    other.uid += 1;
+    FullLane full(jobs, SHD_LANE_FILES, other.uid);
+    Call c = ExportNow(id, dir + "/out");
+    EXPECT_TRUE(c->ok()) << c->error;
+    full.let_go();
+    turn_until([&] { return full.done(); });
+    FullLane mine(jobs, SHD_LANE_FILES, me.uid);
+    std::vector<Call> calls;
+    for (int i = 0; i < 5; i++) {
+        calls.push_back(ExportAsync(id, dir + "/out" + std::to_string(i)));
+    }
+    ExpectError(calls[4], SHD_EFULL, "4 exports of yours are under way");
+    turn();
+    EXPECT_FALSE(calls[0]->finished);
+    EXPECT_EQ(state(id), SHARD__V1__JOB_STATE__JOB_STATE_RUNNING);
+    mine.let_go();
+    for (int i = 0; i < 4; i++) {
+        turn_until([&] { return calls[i]->finished; });
+        EXPECT_TRUE(calls[i]->ok()) << calls[i]->error;
+    }
+    turn_until([&] { return mine.done(); });
+}
 
 TEST_F(Export, AnImportedModel)
 {

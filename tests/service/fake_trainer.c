@@ -15,6 +15,7 @@ struct shd_trainer {
     uint32_t global_batch, accumulated;
     shd_rank *const *ranks;
     shd_source *data, *eval;
+    shd_train_data *cut;
     shd_plan plan;
     int initialised;
     shd_work *work; /* in flight */
@@ -98,12 +99,9 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
     return SHD_OK;
 }
 
-int shd_trainer_set_data(shd_trainer *t, shd_source *data, shd_source *eval, shd_error *err)
+void shd_trainer_set_data(shd_trainer *t, shd_train_data *data)
 {
-    t->data = data;
-    t->eval = eval;
-    return strcmp(t->name, "short-data") != 0 ? SHD_OK
-                                              : shd_fail(err, SHD_EDATA, "the data is too short");
+    t->cut = data;
 }
 
 void shd_trainer_free(shd_trainer *t)
@@ -124,6 +122,7 @@ void shd_trainer_free(shd_trainer *t)
     pthread_mutex_unlock(&mutex);
     shd_source_free(t->data);
     shd_source_free(t->eval);
+    shd_train_data_free(t->cut);
     free(t);
 }
 

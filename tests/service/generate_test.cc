@@ -1,4 +1,6 @@
 // Generate: tokens from the ranks' logits, at the reader's pace.
+#include <fstream>
+
 #include "tests/service/service.h"
 
 class Generate : public Service
@@ -294,6 +296,90 @@ TEST_F(Generate, ASeedGivesTheSameTextAgain)
     turn_until([&] { return a->finished && b->finished && c->finished; });
     EXPECT_EQ(tokens(a.get()), tokens(b.get()));
     EXPECT_NE(tokens(a.get()), tokens(c.get()));
+}
+
+// Neither the loop nor other users wait while a token is being chosen.
+TEST_F(Generate, TokensAreChosenBesideTheLoop)
+{
+    start(false);
+    const std::string id = create_running(Spec("g"), false);
+    FullLane full(jobs, SHD_LANE_SAMPLING, me.uid);
+    Call mine = make_call();
+    generate(mine.get(), id, 3);
+    turn(100);
+    EXPECT_TRUE(mine->sent.empty());
+    EXPECT_EQ(state(id), SHARD__V1__JOB_STATE__JOB_STATE_RUNNING); // the loop answers
+    Call leaves = make_call(), ends = make_call();
+    generate(leaves.get(), id, 3);
+    turn();
+    leaves->go();
+    full.let_go();
+    turn_until([&] { return mine->finished && full.done(); });
+    EXPECT_EQ(tokens(mine.get()), (std::vector<int32_t>{11, 12, 13}));
+    EXPECT_TRUE(leaves->sent.empty());
+    // The job ends meanwhile, and goes.
+    FullLane again(jobs, SHD_LANE_SAMPLING, me.uid);
+    generate(ends.get(), id, 3);
+    turn();
+    ref("CancelJob", id);
+    EXPECT_EQ(ends->code, SHD_ECANCELLED) << ends->error;
+    EXPECT_TRUE(ref("DeleteJob", id)->ok());
+    again.let_go();
+    turn_until([&] { return again.done(); });
+    turn();
+}
+
+// With a large vocabulary a token takes long; a call that has nothing to do with it does not.
+TEST_F(Generate, TheLoopAnswersWhileTokensAreChosen)
+{
+    constexpr uint32_t kVocab = 2000000;
+    start(false);
+    std::ofstream(dir + "/config.json")
+        << R"({"architectures":["GPT2LMHeadModel"],"model_type":"gpt2","n_embd":8,"n_head":2,)"
+        << R"("n_layer":1,"n_positions":16,"vocab_size":)" << kVocab
+        << R"(,"attn_pdrop":0.0,"embd_pdrop":0.0,"resid_pdrop":0.0})";
+    Spec spec("large");
+    spec.m.model = spec.text(dir);
+    spec.m.init_from = spec.text("random");
+    const std::string id = create_running(spec, false);
+    q.has_top_p_case = SHARD__V1__GENERATE_REQUEST__HAS_TOP_P_TOP_P;
+    q.top_p = 0.9;
+    double slowest = 1, token = 0;
+    for (int i = 0; i < 10 && slowest > token / 4; i++) { // the machine may be busy otherwise
+        Call c = make_call();
+        const auto begin = std::chrono::steady_clock::now();
+        auto last = begin;
+        const auto since = [](auto then) {
+            return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
+        };
+        generate(c.get(), id, 2, 1);
+        slowest = 0;
+        turn_until([&] {
+            EXPECT_EQ(state(id), SHARD__V1__JOB_STATE__JOB_STATE_RUNNING);
+            slowest = std::max(slowest, since(last));
+            last = std::chrono::steady_clock::now();
+            return c->finished;
+        });
+        EXPECT_TRUE(c->ok()) << c->error;
+        token = since(begin) / 2;
+    }
+    EXPECT_LE(slowest, token / 4) << token << " s for a token";
+    unlink((dir + "/config.json").c_str());
+}
+
+TEST_F(Generate, ALongPromptLosesItsBeginAndSaysSo)
+{
+    start(false);
+    const std::string id = create_running(Spec("g"), false);
+    for (const auto &[length, left_out] : {std::pair<size_t, uint64_t>{256, 0}, {260, 4}}) {
+        prompt.assign(length, 7);
+        Call c = make_call();
+        generate(c.get(), id, 2);
+        turn_until([&] { return c->finished; });
+        ASSERT_TRUE(c->ok()) << c->error;
+        EXPECT_EQ(Unpacked<Shard__V1__GenerateResponse>(c->sent[0])->prompt_left_out, left_out);
+        EXPECT_EQ(Unpacked<Shard__V1__GenerateResponse>(c->sent[1])->prompt_left_out, 0u);
+    }
 }
 
 TEST_F(Generate, ASlowReaderStopsTheWork)

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -24,6 +25,7 @@
 #include "daemon/service/rpc_status.h"
 #include "daemon/service/rpc_tokenize.h"
 #include "daemon/service/rpc_watch.h"
+#include "daemon/service/workers.h"
 #include "proto/shard.pb-c.h"
 #include "tests/service/fake_call.h"
 #include "tests/service/fake_trainer.h"
@@ -104,11 +106,12 @@ class Service : public ::testing::Test
     uv_loop_t loop;
     shd_jobs *jobs = nullptr;
     shd_status *status = nullptr;
+    shd_tokenize *tokenizing = nullptr;
     shd_preparer *preparer = nullptr; // of the test; freed by stop()
     shd_auth_rules rules{};
     shd_jobs_limits limits{};
     shd_rank *ranks[kRanks];
-    std::string dir, data;
+    std::string dir, data, state_dir;
     char *roots[1];
     shd_identity me{getuid(), getgid(), getpid()};
 
@@ -149,10 +152,12 @@ class Service : public ::testing::Test
         options.n_data_roots = 1;
         options.preparer = preparer;
         options.token_cache_path = "/cache";
+        options.state_dir = state_dir.empty() ? nullptr : state_dir.c_str();
         shd_error err;
         ASSERT_EQ(shd_jobs_create(&options, &jobs, &err), 0) << err.message;
         const shd_status_info info{"1.2.3", "/run/test.sock", "/var/lib/test"};
         status = shd_status_create(jobs, nullptr, &info);
+        tokenizing = shd_tokenize_create(jobs);
     }
 
     // Ends what runs, as the daemon does when it stops.
@@ -171,6 +176,7 @@ class Service : public ::testing::Test
             return stopped;
         });
         shd_status_free(status);
+        shd_tokenize_free(tokenizing);
         shd_jobs_free(jobs, set, &closed);
         shd_preparer_free(preparer);
         preparer = nullptr;
@@ -240,7 +246,9 @@ class Service : public ::testing::Test
             for (size_t i = 0; i < n; i++) {
                 if (path == methods[i].path) {
                     ASSERT_EQ(methods[i].request, request->descriptor);
-                    void *service = table == shd_rpc_status_methods ? (void *)status : jobs;
+                    void *service = table == shd_rpc_status_methods     ? (void *)status
+                                    : table == shd_rpc_tokenize_methods ? (void *)tokenizing
+                                                                        : jobs;
                     methods[i].handler(call, request, service);
                     return;
                 }
@@ -363,6 +371,43 @@ class Service : public ::testing::Test
     }
 
     std::vector<std::string> names; // of every job asked for
+};
+
+// Fills a user's share of a lane until it is let go of.
+class FullLane
+{
+  public:
+    FullLane(shd_jobs *jobs, shd_lane lane, uid_t uid)
+    {
+        for (Task &t : tasks_) {
+            t.task.uid = uid;
+            t.task.run = [](shd_task *task) {
+                while (!reinterpret_cast<Task *>(task)->release) {
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                }
+            };
+            t.task.done = [](shd_task *task) { reinterpret_cast<Task *>(task)->done = true; };
+            shd_workers_run(shd_jobs_workers(jobs, lane), &t.task);
+        }
+    }
+    void let_go()
+    {
+        for (Task &t : tasks_) {
+            t.release = true;
+        }
+    }
+    bool done() const
+    {
+        return tasks_[0].done && tasks_[1].done;
+    }
+
+  private:
+    struct Task {
+        shd_task task{}; // first
+        std::atomic<bool> release{false};
+        bool done = false;
+    };
+    Task tasks_[2];
 };
 
 #endif

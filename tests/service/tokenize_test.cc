@@ -147,7 +147,8 @@ TEST_F(Tokenize, DataThatIsTooShortFailsTheJob)
     start(false);
     const std::string id = create_id(Spec("short-data").data(write("d.jsonl", documents(3))));
     turn_until([&] { return state(id) == kFailed; });
-    EXPECT_EQ(reason(id), "the data is too short");
+    EXPECT_NE(reason(id).find("d.jsonl'"), std::string::npos) << reason(id);
+    EXPECT_NE(reason(id).find("tokens"), std::string::npos) << reason(id);
 }
 
 TEST_F(Tokenize, CancelEndsTheTokenizing)
@@ -171,6 +172,35 @@ TEST_F(Tokenize, StoppingTheDaemonDoesNotWaitForTexts)
     const auto before = std::chrono::steady_clock::now();
     stop();
     EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
+}
+
+// The table of documents is read beside the loop.
+TEST_F(Tokenize, DataIsCutIntoWindowsBesideTheLoop)
+{
+    start(false);
+    FullLane full(jobs, SHD_LANE_TEXT, me.uid);
+    Spec spec("apart");
+    spec.data(write("d.jsonl", documents(500))).steps(3);
+    spec.m.has_packing_case = SHARD__V1__JOB_SPEC__HAS_PACKING_PACKING;
+    spec.m.packing = 0;
+    const std::string id = create_id(spec);
+    const auto prepared = [&] {
+        Call c = ref_async("GetJob", id);
+        Unpacked<Shard__V1__Job> job(c->sent[0]);
+        return job->progress != nullptr && job->progress->total > 0 &&
+               job->progress->done == job->progress->total;
+    };
+    turn_until(prepared);
+    turn(200);
+    EXPECT_TRUE(prepared());
+    EXPECT_EQ(state(id), kQueued);
+    const std::string other = create_id(Spec("gone").data(dir + "/d.jsonl").steps(3));
+    turn(200);
+    EXPECT_TRUE(ref("CancelJob", other)->ok()); // while it waits to be cut
+    EXPECT_TRUE(ref("DeleteJob", other)->ok());
+    full.let_go();
+    turn_until([&] { return state(id) == SHARD__V1__JOB_STATE__JOB_STATE_DONE && full.done(); });
+    EXPECT_EQ(step(id), 3u);
 }
 
 TEST_F(Tokenize, OtherJobsGoOnMeanwhile)
@@ -305,6 +335,20 @@ TEST_F(Tokenize, WrongRequests)
         EXPECT_EQ(made->code, c.code) << made->error;
         EXPECT_NE(made->error.find(c.word), std::string::npos) << made->error;
     }
+}
+
+TEST_F(Tokenize, AFormatIsAFilesAlone)
+{
+    start(false);
+    Shard__V1__TokenizeRequest q = SHARD__V1__TOKENIZE_REQUEST__INIT;
+    q.tokenizer = const_cast<char *>("bytes");
+    std::string text = "abc";
+    q.text = {text.size(), reinterpret_cast<uint8_t *>(&text[0])};
+    q.data_format = const_cast<char *>("jsonl");
+    Call c = call("Tokenize", &q.base);
+    EXPECT_EQ(c->code, SHD_EINVAL);
+    EXPECT_NE(c->error.find("data_format 'jsonl' is given without data"), std::string::npos)
+        << c->error;
 }
 
 TEST_F(Tokenize, CallersThatGoAway)
