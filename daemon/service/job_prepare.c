@@ -86,7 +86,7 @@ static void hand_over(shd_job *job)
     job->data.source = job->eval.source = NULL;
     job->cutting = c;
     shd_jobs_hold(job->jobs);
-    shd_workers_run(shd_jobs_workers(job->jobs, SHD_LANE_TEXT), &c->task);
+    shd_workers_run(shd_jobs_workers(job->jobs, SHD_WORKERS_TEXT), &c->task);
 }
 
 /* ---- into tokens ---- */

@@ -18,11 +18,11 @@
 /* Tasks of each kind at one time, and of them one user's. */
 static const struct {
     uint32_t most, of_user;
-} lanes[SHD_LANE_COUNT] = {{16, 2}, {8, 2}, {32, 2}};
+} lanes[SHD_WORKERS_COUNT] = {{16, 2}, {8, 2}, {32, 2}};
 
 struct shd_jobs {
     shd_jobs_options options;
-    shd_workers *workers[SHD_LANE_COUNT];
+    shd_workers *workers[SHD_WORKERS_COUNT];
     shd_job *head, **end; /* in order of creation */
     uint64_t *planned;    /* [n_ranks] */
     shd_sched *sched;
@@ -104,7 +104,7 @@ static void on_wake(uv_async_t *handle)
 
 static void free_workers(shd_jobs *jobs)
 {
-    for (int i = 0; i < SHD_LANE_COUNT; i++) {
+    for (int i = 0; i < SHD_WORKERS_COUNT; i++) {
         shd_workers_free(jobs->workers[i]);
     }
 }
@@ -117,7 +117,7 @@ int shd_jobs_create(const shd_jobs_options *options, shd_jobs **out, shd_error *
     }
     shd_jobs *jobs = shd_calloc(1, sizeof(*jobs));
     int rc = SHD_OK;
-    for (int i = 0; rc == SHD_OK && i < SHD_LANE_COUNT; i++) {
+    for (int i = 0; rc == SHD_OK && i < SHD_WORKERS_COUNT; i++) {
         rc = shd_workers_create(options->loop, lanes[i].most, lanes[i].of_user, &jobs->workers[i],
                                 err);
     }
@@ -177,7 +177,7 @@ void shd_jobs_stop(shd_jobs *jobs, void (*done)(void *arg), void *arg)
     jobs->stopping = 1;
     jobs->stopped = done;
     jobs->stopped_arg = arg;
-    shd_workers_cancel(jobs->workers[SHD_LANE_TEXT]);
+    shd_workers_cancel(jobs->workers[SHD_WORKERS_TEXT]);
     shd_error why;
     shd_fail(&why, SHD_EUNAVAILABLE,
              "the daemon is stopping; the call was not executed, send it again later");
@@ -228,9 +228,9 @@ const shd_jobs_options *shd_jobs_get_options(const shd_jobs *jobs)
     return &jobs->options;
 }
 
-shd_workers *shd_jobs_workers(shd_jobs *jobs, shd_lane lane)
+shd_workers *shd_jobs_workers(shd_jobs *jobs, shd_workers_kind kind)
 {
-    return jobs->workers[lane];
+    return jobs->workers[kind];
 }
 
 int shd_jobs_stopping(const shd_jobs *jobs)

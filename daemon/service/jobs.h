@@ -100,13 +100,13 @@ struct shd_requests *shd_jobs_requests(shd_jobs *jobs);
 
 /* Threads beside the loop, for each kind of work its own: none waits behind another kind, and users
  * have shares. Texts are cancelled when the table stops. */
-typedef enum shd_lane {
-    SHD_LANE_TEXT = 0, /* texts to tokens, data to windows */
-    SHD_LANE_SAMPLING, /* tokens from logits: milliseconds */
-    SHD_LANE_FILES,    /* exports: as slow as the caller's file system */
-    SHD_LANE_COUNT
-} shd_lane;
-struct shd_workers *shd_jobs_workers(shd_jobs *jobs, shd_lane lane);
+typedef enum shd_workers_kind {
+    SHD_WORKERS_TEXT = 0, /* texts to tokens, data to windows */
+    SHD_WORKERS_SAMPLING, /* tokens from logits: milliseconds */
+    SHD_WORKERS_FILES,    /* exports: as slow as the caller's file system */
+    SHD_WORKERS_COUNT
+} shd_workers_kind;
+struct shd_workers *shd_jobs_workers(shd_jobs *jobs, shd_workers_kind kind);
 
 /* Something of the table runs outside of the loop thread (a plan): shd_jobs_stop waits until it is
  * let go of again. */

@@ -248,7 +248,7 @@ static void after_end(shd_task *task)
 static void run(export_call *e, void (*fn)(shd_task *task), void (*done)(shd_task *task))
 {
     e->task = (shd_task){.run = fn, .done = done, .uid = e->who.uid};
-    shd_workers_run(shd_jobs_workers(e->jobs, SHD_LANE_FILES), &e->task);
+    shd_workers_run(shd_jobs_workers(e->jobs, SHD_WORKERS_FILES), &e->task);
 }
 
 static void end(export_call *e)

@@ -321,7 +321,7 @@ static void sample(generation *g, shd_job *job)
     g->task = (shd_task){.run = pick, .done = on_picked, .uid = shd_call_identity(g->call)->uid};
     shd_job_park(job, &g->item);
     shd_jobs_hold(job->jobs);
-    shd_workers_run(shd_jobs_workers(job->jobs, SHD_LANE_SAMPLING), &g->task);
+    shd_workers_run(shd_jobs_workers(job->jobs, SHD_WORKERS_SAMPLING), &g->task);
 }
 
 /* The job ends all that waits; a thread may still be at the token. */
@@ -555,7 +555,7 @@ static void on_encoded(shd_task *task)
 static int start_encoding(generation *g, shd_jobs *jobs, const shd_job *job,
                           const ProtobufCBinaryData *text, shd_error *err)
 {
-    shd_workers *workers = shd_jobs_workers(jobs, SHD_LANE_TEXT);
+    shd_workers *workers = shd_jobs_workers(jobs, SHD_WORKERS_TEXT);
     const uid_t uid = shd_call_identity(g->call)->uid;
     if (job->tokenizer == NULL) {
         return shd_fail(err, SHD_EINVAL,

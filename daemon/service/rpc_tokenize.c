@@ -349,7 +349,7 @@ static void tokenize(shd_call *call, const ProtobufCMessage *request, void *serv
     t->on_thread = 1;
     shd_jobs_hold(t->jobs);
     shd_call_callbacks(call, on_gone, on_writable, t);
-    shd_workers_run(shd_jobs_workers(t->jobs, SHD_LANE_TEXT), &t->task);
+    shd_workers_run(shd_jobs_workers(t->jobs, SHD_WORKERS_TEXT), &t->task);
 }
 
 shd_tokenize *shd_tokenize_create(shd_jobs *jobs)

@@ -208,12 +208,12 @@ TEST_F(Export, OneUsersFilesDoNotHoldUpAnothers)
     const std::string id = create_running(Of("j", Model()), false);
     shd_identity other = me;
     other.uid += 1;
-    FullLane full(jobs, SHD_LANE_FILES, other.uid);
+    FullLane full(jobs, SHD_WORKERS_FILES, other.uid);
     Call c = ExportNow(id, dir + "/out");
     EXPECT_TRUE(c->ok()) << c->error;
     full.let_go();
     turn_until([&] { return full.done(); });
-    FullLane mine(jobs, SHD_LANE_FILES, me.uid);
+    FullLane mine(jobs, SHD_WORKERS_FILES, me.uid);
     std::vector<Call> calls;
     for (int i = 0; i < 5; i++) {
         calls.push_back(ExportAsync(id, dir + "/out" + std::to_string(i)));

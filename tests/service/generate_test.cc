@@ -303,7 +303,7 @@ TEST_F(Generate, TokensAreChosenBesideTheLoop)
 {
     start(false);
     const std::string id = create_running(Spec("g"), false);
-    FullLane full(jobs, SHD_LANE_SAMPLING, me.uid);
+    FullLane full(jobs, SHD_WORKERS_SAMPLING, me.uid);
     Call mine = make_call();
     generate(mine.get(), id, 3);
     turn(100);
@@ -318,7 +318,7 @@ TEST_F(Generate, TokensAreChosenBesideTheLoop)
     EXPECT_EQ(tokens(mine.get()), (std::vector<int32_t>{11, 12, 13}));
     EXPECT_TRUE(leaves->sent.empty());
     // The job ends meanwhile, and goes.
-    FullLane again(jobs, SHD_LANE_SAMPLING, me.uid);
+    FullLane again(jobs, SHD_WORKERS_SAMPLING, me.uid);
     generate(ends.get(), id, 3);
     turn();
     ref("CancelJob", id);

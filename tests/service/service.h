@@ -377,7 +377,7 @@ class Service : public ::testing::Test
 class FullLane
 {
   public:
-    FullLane(shd_jobs *jobs, shd_lane lane, uid_t uid)
+    FullLane(shd_jobs *jobs, shd_workers_kind lane, uid_t uid)
     {
         for (Task &t : tasks_) {
             t.task.uid = uid;

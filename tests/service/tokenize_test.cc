@@ -178,7 +178,7 @@ TEST_F(Tokenize, StoppingTheDaemonDoesNotWaitForTexts)
 TEST_F(Tokenize, DataIsCutIntoWindowsBesideTheLoop)
 {
     start(false);
-    FullLane full(jobs, SHD_LANE_TEXT, me.uid);
+    FullLane full(jobs, SHD_WORKERS_TEXT, me.uid);
     Spec spec("apart");
     spec.data(write("d.jsonl", documents(500))).steps(3);
     spec.m.has_packing_case = SHARD__V1__JOB_SPEC__HAS_PACKING_PACKING;
