@@ -25,7 +25,9 @@ typedef struct shd_slot {
 typedef struct shd_unit_layout {
     int64_t numel;  /* of its parameters */
     int64_t padded; /* of its flat buffer; a multiple of W * SHD_BLOCK */
-    int frozen;     /* not trained: no gradients, no optimizer; set by the caller after init */
+    /* Set by the caller after init: */
+    int frozen; /* not trained: no gradients, no optimizer */
+    int whole;  /* parameters are not sharded, whatever the strategy: small ones */
 } shd_unit_layout;
 
 typedef struct shd_layout {

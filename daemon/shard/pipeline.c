@@ -119,7 +119,7 @@ static int wait_for(execution *e, uint32_t i, shd_error *err)
 
 static int reshard(execution *e, const shd_instr *instr, shd_error *err)
 {
-    if (instr->parts < e->units->strategy.p) {
+    if (instr->parts < e->units->units[instr->index].strategy.p) {
         return shd_unit_keep(e->units, instr->index, err);
     }
     shd_unit_reshard(e->units, instr->index);
@@ -192,6 +192,7 @@ static void abandon(execution *e, int rc, const char *message)
 int shd_pipeline_run(const shd_pipeline *pipeline, const shd_program *program, shd_units *units,
                      shd_error *err)
 {
+    SHD_TRY(shd_comm_check(units->comm, err)); /* an earlier failure left units as they were */
     execution e = {pipeline, program, units, shd_calloc(program->n, sizeof *e.queue)};
     shd_error failure = {0};
     const int rc = execute_all(&e, &failure);

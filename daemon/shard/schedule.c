@@ -50,10 +50,14 @@ const char *shd_lane_name(shd_lane lane)
     return names[lane];
 }
 
-uint32_t shd_schedule_parts(const shd_strategy *strategy, const shd_unit_layout *unit)
+shd_strategy shd_schedule_strategy(const shd_strategy *strategy, const shd_unit_layout *unit)
 {
-    (void)unit;
-    return strategy->p;
+    shd_strategy s = *strategy;
+    if (unit->whole) {
+        s.p = 1;
+        s.regather = 1;
+    }
+    return s;
 }
 
 shd_dtype shd_schedule_wire(shd_dtype dtype, shd_dtype reduce_dtype)
@@ -100,9 +104,10 @@ static int needs(const builder *b, uint32_t i, uint32_t unit)
 static void find_uses(builder *b)
 {
     for (uint32_t u = 0; u < b->in->layout->n_units; u++) {
+        const shd_strategy s = shd_schedule_strategy(&b->in->strategy, &b->in->layout->units[u]);
         b->units[u] = (unit_state){
-            .parts = shd_schedule_parts(&b->in->strategy, &b->in->layout->units[u]),
-            .kept = shd_schedule_parts(&b->in->strategy, &b->in->layout->units[u]),
+            .parts = s.p,
+            .kept = s.p,
             .last_need = NONE,
             .last_grad = NONE,
             .gather = NONE,

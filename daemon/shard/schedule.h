@@ -43,11 +43,8 @@ typedef struct shd_pipeline_settings {
     uint64_t persist_below; /* parameters of fewer elements are kept whole; 0: none */
 } shd_pipeline_settings;
 
-/* Its fields as a job has them that asks for nothing. */
-#define SHD_PIPELINE_SETTINGS_DEFAULT                                                              \
-    {                                                                                              \
-        .prefetch = 1, .overlap = 1                                                                \
-    }
+/* As a job has them that asks for nothing: prefetch 1, overlap. */
+#define SHD_PIPELINE_SETTINGS_DEFAULT {1, 0, 0, 1, 0}
 
 typedef enum shd_instr_kind {
     SHD_INSTR_GATHER = 0, /* unit: its full parameters, from `parts` ranks */
@@ -109,8 +106,8 @@ void shd_program_fini(shd_program *program);
 const char *shd_instr_name(shd_instr_kind kind);
 const char *shd_lane_name(shd_lane lane);
 
-/* Into how many parts the parameters of a unit are cut; 1: they are never gathered. */
-uint32_t shd_schedule_parts(const shd_strategy *strategy, const shd_unit_layout *unit);
+/* The degrees of a unit: those of the job, with p = 1 where the layout keeps parameters whole. */
+shd_strategy shd_schedule_strategy(const shd_strategy *strategy, const shd_unit_layout *unit);
 
 /* In which gradients travel: widening is exact, so that what is summed in fp32 travels in the
  * compute dtype; what is summed in another dtype is rounded to it before. */

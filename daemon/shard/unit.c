@@ -1,4 +1,5 @@
 /* Memory of units, parameters gathered and updated; see unit.h. Floor F3; the rank's thread. */
+#include "daemon/shard/schedule.h"
 #include "daemon/shard/unit_internal.h"
 
 #include <stdlib.h>
@@ -15,7 +16,7 @@ static int take_part(shd_units *units, shd_tag tag, shd_dtype dtype, int64_t n, 
 
 static int init_optimizer(shd_units *units, shd_unit *unit, shd_error *err)
 {
-    const shd_strategy *s = &units->strategy;
+    const shd_strategy *s = &unit->strategy;
     const uint32_t io = shd_strategy_index_o(s, units->rank);
     if (units->config.dtype == SHD_F32) {
         const int64_t own = unit->n / s->o;
@@ -38,9 +39,11 @@ static int init_optimizer(shd_units *units, shd_unit *unit, shd_error *err)
 
 static int init_unit(shd_units *units, uint32_t u, shd_error *err)
 {
-    const shd_strategy *s = &units->strategy;
-    const uint32_t r = units->rank;
     shd_unit *unit = &units->units[u];
+    const shd_strategy *s = &unit->strategy;
+    const uint32_t r = units->rank;
+    unit->strategy = shd_schedule_strategy(&units->strategy, &units->layout->units[u]);
+    unit->groups = units->layout->units[u].whole ? units->whole_groups : units->groups;
     unit->n = units->layout->units[u].padded;
     unit->frozen = units->layout->units[u].frozen;
     SHD_TRY(take_part(units, SHD_TAG_PARAMS, units->config.dtype, unit->n, s->p,
@@ -55,6 +58,29 @@ static int init_unit(shd_units *units, uint32_t u, shd_error *err)
     SHD_TRY(take_part(units, SHD_TAG_GRADS, units->config.reduce_dtype, unit->n, s->g,
                       shd_strategy_index_g(s, r), &unit->grads, err));
     return init_optimizer(units, unit, err);
+}
+
+static int split(shd_units *units, const shd_strategy *strategy, shd_comm **groups, shd_error *err)
+{
+    uint32_t *members = shd_calloc(strategy->world, sizeof *members);
+    int rc = 0;
+    for (int g = 0; g < SHD_GROUP_COUNT && rc == 0; g++) {
+        const uint32_t n = shd_strategy_group(strategy, units->rank, (shd_group)g, members);
+        rc = shd_comm_split(units->comm, members, n, &groups[g], err);
+    }
+    free(members);
+    return rc;
+}
+
+static int split_all(shd_units *units, shd_error *err)
+{
+    SHD_TRY(split(units, &units->strategy, units->groups, err));
+    for (uint32_t u = 0; u < units->layout->n_units; u++) {
+        if (units->layout->units[u].whole) {
+            return split(units, &units->units[u].strategy, units->whole_groups, err);
+        }
+    }
+    return 0;
 }
 
 int shd_units_init(shd_units *units, const shd_layout *layout, const shd_strategy *strategy,
@@ -73,11 +99,8 @@ int shd_units_init(shd_units *units, const shd_layout *layout, const shd_strateg
     for (uint32_t u = 0; u < layout->n_units && rc == 0; u++) {
         rc = init_unit(units, u, err);
     }
-    for (int g = 0; g < SHD_GROUP_COUNT && rc == 0; g++) {
-        uint32_t *members = shd_calloc(strategy->world, sizeof *members);
-        const uint32_t n = shd_strategy_group(strategy, units->rank, (shd_group)g, members);
-        rc = shd_comm_split(comm, members, n, &units->groups[g], err);
-        free(members);
+    if (rc == 0) {
+        rc = split_all(units, err);
     }
     if (rc < 0) {
         shd_units_fini(units);
@@ -89,6 +112,7 @@ void shd_units_fini(shd_units *units)
 {
     for (int g = 0; g < SHD_GROUP_COUNT; g++) {
         shd_comm_free(units->groups[g]);
+        shd_comm_free(units->whole_groups[g]);
     }
     for (uint32_t u = 0; units->units != NULL && u < units->layout->n_units; u++) {
         shd_unit *unit = &units->units[u];
@@ -126,11 +150,11 @@ int shd_unit_gather_run(shd_units *units, uint32_t u, shd_device *dev, shd_error
 {
     const shd_unit *unit = &units->units[u];
     if (unit->kept != NULL) {
-        return shd_comm_all_gather(units->groups[SHD_GROUP_REGATHER], SHD_COMM_ALL_GATHER, dev,
+        return shd_comm_all_gather(unit->groups[SHD_GROUP_REGATHER], SHD_COMM_ALL_GATHER, dev,
                                    unit->kept, unit->full,
-                                   bytes_of(units, unit->n / units->strategy.regather), err);
+                                   bytes_of(units, unit->n / unit->strategy.regather), err);
     }
-    return shd_comm_all_gather(units->groups[SHD_GROUP_GATHER], SHD_COMM_ALL_GATHER, dev,
+    return shd_comm_all_gather(unit->groups[SHD_GROUP_GATHER], SHD_COMM_ALL_GATHER, dev,
                                unit->params.data, unit->full,
                                bytes_of(units, shd_unit_length(&unit->params)), err);
 }
@@ -176,8 +200,8 @@ int shd_unit_keep(shd_units *units, uint32_t u, shd_error *err)
 {
     shd_unit *unit = &units->units[u];
     const shd_dtype dtype = units->config.dtype;
-    const int64_t n = unit->n / units->strategy.regather;
-    const int64_t first = n * shd_strategy_index_kept(&units->strategy, units->rank);
+    const int64_t n = unit->n / unit->strategy.regather;
+    const int64_t first = n * shd_strategy_index_kept(&unit->strategy, units->rank);
     SHD_TRY(shd_unit_take(units, SHD_TAG_GATHERED, dtype, n, &unit->kept, err));
     shd_device_to_device(units->dev, unit->kept, shd_unit_element(unit->full, dtype, first),
                          bytes_of(units, n));
@@ -199,9 +223,9 @@ int shd_unit_update_finish(shd_units *units, uint32_t u, shd_error *err)
         shd_device_ops(units->dev)
             ->cast(shd_device_opctx(units->dev), mine, dtype, unit->master.data, SHD_F32, n);
     }
-    if (shd_unit_alone(units, SHD_GROUP_UPDATE)) {
+    if (shd_unit_alone(unit, SHD_GROUP_UPDATE)) {
         return 0;
     }
-    return shd_comm_all_gather(units->groups[SHD_GROUP_UPDATE], SHD_COMM_ALL_GATHER, units->dev,
+    return shd_comm_all_gather(unit->groups[SHD_GROUP_UPDATE], SHD_COMM_ALL_GATHER, units->dev,
                                mine, unit->params.data, (size_t)n * shd_dtype_size(dtype), err);
 }

@@ -6,7 +6,8 @@
  * n/o of the fp32 master parameters. A frozen unit has its parameters alone. Buffers come and go:
  * the full parameters and what is kept of them until backward (tag gathered), and the unreduced
  * gradient of the micro-batch at hand (tag comm), all in the compute dtype. A degree of 1 makes the
- * shard serve as the full one.
+ * shard serve as the full one. A unit that the layout keeps whole has p = 1 whatever the strategy:
+ * it is made complete after each step as any p-part is, and never gathered.
  *
  * Gradients travel in the compute dtype when they are summed in fp32, since widening is exact: the
  * same bits, half the bytes. Summed in another dtype, they are rounded to it before they travel,
@@ -45,6 +46,8 @@ typedef struct shd_range {
 typedef struct shd_unit {
     int64_t n; /* padded elements */
     int frozen;
+    shd_strategy strategy;         /* its own degrees: see shd_schedule_strategy */
+    shd_comm *const *groups;       /* [SHD_GROUP_COUNT] of these; borrowed from the units */
     shd_range params;              /* p-part, compute dtype */
     shd_range grads;               /* g-part, reduce dtype; only its o-part is ever complete */
     shd_range master;              /* o-part, fp32; inside `params` when that is fp32 */
@@ -66,12 +69,13 @@ typedef struct shd_units {
     shd_strategy strategy;
     shd_units_config config;
     uint32_t rank;
-    shd_device *dev;                   /* borrowed */
-    shd_arena *arena;                  /* borrowed */
-    shd_comm *comm;                    /* borrowed; all ranks */
-    shd_comm *groups[SHD_GROUP_COUNT]; /* owned */
-    shd_unit *units;                   /* [layout->n_units] */
-    uint32_t folded;                   /* accumulation rounds that the gradients hold */
+    shd_device *dev;                         /* borrowed */
+    shd_arena *arena;                        /* borrowed */
+    shd_comm *comm;                          /* borrowed; all ranks */
+    shd_comm *groups[SHD_GROUP_COUNT];       /* owned; of the strategy */
+    shd_comm *whole_groups[SHD_GROUP_COUNT]; /* owned; of units that are kept whole, else NULL */
+    shd_unit *units;                         /* [layout->n_units] */
+    uint32_t folded;                         /* accumulation rounds that the gradients hold */
 } shd_units;
 
 /* Takes the persistent memory (contents undefined but for zeroed states) and makes the groups. On

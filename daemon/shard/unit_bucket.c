@@ -118,20 +118,24 @@ static void pack(const shd_units *units, const shd_bucket *b, shd_device *dev, c
     const shd_dtype dtype = units->config.dtype, wire = wire_dtype(units);
     const uint32_t world = units->strategy.world;
     const int64_t n = atom_length(units, p->unit);
+    const shd_strategy *of_group = &units->units[b->units[0]].strategy;
+    const shd_strategy *of_unit = &units->units[p->unit].strategy;
     void *grad = units->units[p->unit].local_grad;
     if (shd_device_is_null(dev)) { /* the same work at once: worlds of plans are large */
         convert(dev, b->send, wire, grad, dtype, p->len * world);
         return;
     }
     for (uint32_t i = 0; i < world; i++) {
-        convert(dev, shd_unit_element(b->send, wire, i * len + p->to), wire,
-                shd_unit_element(grad, dtype, i * n + p->at), dtype, p->len);
+        const int64_t to = (int64_t)shd_strategy_atom(of_group, i) * len + p->to;
+        const int64_t from = (int64_t)shd_strategy_atom(of_unit, i) * n + p->at;
+        convert(dev, shd_unit_element(b->send, wire, to), wire, shd_unit_element(grad, dtype, from),
+                dtype, p->len);
     }
 }
 
 static void fold(shd_units *units, shd_bucket *b, shd_device *dev, const piece *p, int64_t len)
 {
-    const shd_strategy *s = &units->strategy;
+    const shd_strategy *s = &units->units[b->units[0]].strategy;
     const shd_dtype wire = wire_dtype(units);
     /* The group is ordered by atom; the tree goes over ranks, which are the leaves. */
     if (b->leaves_len != len || b->leaves_at != p->to) {
@@ -160,8 +164,10 @@ static int exchange(shd_units *units, shd_bucket *b, shd_device *dev, int64_t at
     while (b->send != NULL && next_piece(units, b, at, len, &k, &before, &p)) {
         pack(units, b, dev, &p, len);
     }
-    SHD_TRY(shd_comm_all_to_all(units->groups[SHD_GROUP_REDUCE], SHD_COMM_REDUCE_SCATTER, dev, from,
-                                (size_t)stride * size, b->recv, (size_t)len * size, err));
+    /* All ranks, in the order of the atoms of the first unit. */
+    SHD_TRY(shd_comm_all_to_all(units->units[b->units[0]].groups[SHD_GROUP_REDUCE],
+                                SHD_COMM_REDUCE_SCATTER, dev, from, (size_t)stride * size, b->recv,
+                                (size_t)len * size, err));
     before = 0;
     k = 0;
     while (next_piece(units, b, at, len, &k, &before, &p)) {

@@ -29,9 +29,9 @@ static inline void shd_unit_zero(shd_units *units, void *data, shd_dtype dtype, 
 }
 
 /* A part that this rank alone holds is complete as it is. */
-static inline int shd_unit_alone(const shd_units *units, shd_group group)
+static inline int shd_unit_alone(const shd_unit *unit, shd_group group)
 {
-    return shd_comm_size(units->groups[group]) == 1;
+    return shd_comm_size(unit->groups[group]) == 1;
 }
 
 /* Folds the tree over these leaves, elements [at, at + len) of this rank's atom of unit u, into the

@@ -46,7 +46,7 @@ shd_range shd_unit_atom(const shd_units *units, uint32_t u)
 {
     const shd_unit *unit = &units->units[u];
     const int64_t n = unit->n / units->strategy.world;
-    const int64_t begin = n * shd_strategy_atom(&units->strategy, units->rank);
+    const int64_t begin = n * shd_strategy_atom(&unit->strategy, units->rank);
     return (shd_range){
         begin, begin + n,
         shd_unit_element(unit->grads.data, units->config.reduce_dtype, begin - unit->grads.begin)};
@@ -68,13 +68,14 @@ void shd_units_round_done(shd_units *units)
 
 int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err)
 {
-    if (units->units[u].frozen || shd_unit_alone(units, SHD_GROUP_REPLICA)) {
+    const shd_unit *unit = &units->units[u];
+    if (unit->frozen || shd_unit_alone(unit, SHD_GROUP_REPLICA)) {
         return 0;
     }
     const shd_range atom = shd_unit_atom(units, u);
     const shd_range all = shd_unit_update_grads(units, u);
     return shd_comm_all_gather(
-        units->groups[SHD_GROUP_REPLICA], SHD_COMM_ALL_REDUCE, units->dev, atom.data, all.data,
+        unit->groups[SHD_GROUP_REPLICA], SHD_COMM_ALL_REDUCE, units->dev, atom.data, all.data,
         (size_t)shd_unit_length(&atom) * shd_dtype_size(units->config.reduce_dtype), err);
 }
 
@@ -96,19 +97,20 @@ static void combine_blocks(const shd_layout *layout, uint32_t u, const double *b
 /* Adds the sum of squares of every parameter of unit u to its place in sums[n_params]. */
 static int unit_sumsq(shd_units *units, uint32_t u, double *sums, shd_error *err)
 {
+    const shd_unit *unit = &units->units[u];
     const shd_range grads = shd_unit_update_grads(units, u);
     const int64_t n = shd_unit_length(&grads);
-    const int64_t mine = n / SHD_BLOCK, all = units->units[u].n / SHD_BLOCK;
+    const int64_t mine = n / SHD_BLOCK, all = unit->n / SHD_BLOCK;
     void *blocks = NULL;
     SHD_TRY(shd_arena_alloc(units->arena, SHD_TAG_WORKSPACE, (uint64_t)all * sizeof(double),
                             &blocks, err));
-    double *own = (double *)blocks + mine * shd_comm_rank(units->groups[SHD_GROUP_NORM]);
+    double *own = (double *)blocks + mine * shd_comm_rank(unit->groups[SHD_GROUP_NORM]);
     shd_device_ops(units->dev)
         ->block_sumsq(shd_device_opctx(units->dev), own, grads.data, units->config.reduce_dtype, n);
     const int rc =
-        shd_unit_alone(units, SHD_GROUP_NORM)
+        shd_unit_alone(unit, SHD_GROUP_NORM)
             ? 0
-            : shd_comm_all_gather(units->groups[SHD_GROUP_NORM], SHD_COMM_NORM, units->dev, own,
+            : shd_comm_all_gather(unit->groups[SHD_GROUP_NORM], SHD_COMM_NORM, units->dev, own,
                                   blocks, (size_t)mine * sizeof(double), err);
     if (rc == 0 && !shd_device_is_null(units->dev)) {
         double *host = shd_malloc((size_t)all * sizeof(double));

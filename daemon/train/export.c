@@ -215,9 +215,8 @@ int shd_export_result(const shd_export *exp, shd_error *err)
 /* Does this rank write its part of the parameter, or one with the same part? */
 static int is_first_copy(const shd_worker *w, uint32_t index)
 {
-    const shd_strategy *s = &shd_worker_spec(w)->strategy;
-    const int frozen = w->units.units[w->shared->layout.slots[index].unit].frozen;
-    return (uint32_t)shd_comm_rank(w->comm) < (frozen ? s->p : s->o);
+    const shd_unit *unit = &w->units.units[w->shared->layout.slots[index].unit];
+    return shd_comm_rank(w->comm) < (unit->frozen ? unit->strategy.p : unit->strategy.o);
 }
 
 /* Elements of `part` as fp32 on the host. */

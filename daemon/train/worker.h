@@ -41,7 +41,8 @@ typedef struct shd_worker_shared {
 } shd_worker_shared;
 
 /* Fills layout, segments, programs and what follows from them, from model and spec. A unit of the
- * model whose parameters are partly frozen becomes two. Freed by shd_worker_layout_fini, also after
+ * model whose parameters are partly frozen becomes two; small parameters (persist_below) of all
+ * units make units of their own. Freed by shd_worker_layout_fini, also after
  * failure: SHD_EINVAL when the settings of the pipeline do not allow such a model. */
 int shd_worker_layout(shd_worker_shared *shared, shd_error *err);
 void shd_worker_layout_fini(shd_worker_shared *shared);

@@ -106,8 +106,8 @@ int shd_worker_init_params(shd_worker *w, uint64_t turn, int *more, shd_error *e
 double shd_worker_grad_factor(const shd_worker *w);
 
 /* This rank's part of the master of parameter `index`, or of a frozen one's p-part. The o-parts of
- * the ranks of groups[SHD_GROUP_NORM] (the p-parts of those of SHD_GROUP_GATHER) make the whole,
- * each element once. */
+ * the ranks of its unit's groups[SHD_GROUP_NORM] (the p-parts of those of SHD_GROUP_GATHER) make
+ * the whole, each element once. */
 typedef struct shd_param_part {
     void *data; /* device memory */
     shd_dtype dtype;

@@ -6,55 +6,87 @@
 #include "daemon/base/mem.h"
 #include "daemon/train/worker_internal.h"
 
-/* Where the parameters of a unit of the model go: a unit of their own each, or NONE. */
+/* Where parameters of a unit of the model go: to a unit of the layout, or NONE. */
 typedef struct split {
     uint32_t trained, frozen;
 } split;
 
 enum { NONE = UINT32_MAX };
 
+/* One split for each unit of the model, and one for all small parameters, which are kept whole. */
+typedef struct cut {
+    split *units; /* [shd_model_n_units] */
+    split whole;
+    uint8_t *small; /* [shd_model_n_units]: has trained, frozen (bits 0, 1) small parameters */
+} cut;
+
 static int is_frozen(const shd_worker_shared *shared, uint32_t param)
 {
     return shd_spec_freezes(shared->spec, shd_model_param(shared->model, param)->name);
 }
 
+/* Where nothing is sharded there is nothing to keep whole. */
+static int is_small(const shd_worker_shared *shared, uint32_t param)
+{
+    return shared->spec->strategy.p > 1 &&
+           (uint64_t)shd_param_numel(shd_model_param(shared->model, param)) <
+               shared->spec->pipeline.persist_below;
+}
+
+static void number(split *s, uint32_t *next)
+{
+    s->trained = s->trained == NONE ? NONE : (*next)++;
+    s->frozen = s->frozen == NONE ? NONE : (*next)++;
+}
+
 /* Numbers the units; the number of them is returned. */
-static uint32_t split_units(const shd_worker_shared *shared, split *splits)
+static uint32_t cut_units(const shd_worker_shared *shared, cut *out)
 {
     const uint32_t n_units = shd_model_n_units(shared->model);
     uint32_t next = 0;
+    out->units = shd_calloc(n_units, sizeof *out->units);
+    out->small = shd_calloc(n_units, 1);
+    out->whole = (split){NONE, NONE};
     for (uint32_t u = 0; u < n_units; u++) {
-        splits[u] = (split){NONE, NONE};
+        out->units[u] = (split){NONE, NONE};
     }
     for (uint32_t i = 0; i < shd_model_n_params(shared->model); i++) {
-        split *s = &splits[shd_model_param(shared->model, i)->unit];
-        *(is_frozen(shared, i) ? &s->frozen : &s->trained) = 0;
+        const uint32_t u = shd_model_param(shared->model, i)->unit;
+        const int frozen = is_frozen(shared, i), small = is_small(shared, i);
+        split *s = small ? &out->whole : &out->units[u];
+        *(frozen ? &s->frozen : &s->trained) = 0;
+        out->small[u] |= (uint8_t)(small ? 1 << frozen : 0);
     }
     for (uint32_t u = 0; u < n_units; u++) {
-        splits[u].trained = splits[u].trained == NONE ? NONE : next++;
-        splits[u].frozen = splits[u].frozen == NONE ? NONE : next++;
+        number(&out->units[u], &next);
     }
+    number(&out->whole, &next);
     return next;
 }
 
-static void make_layout(shd_worker_shared *shared, const split *splits, uint32_t n_units)
+static void cut_fini(cut *c)
+{
+    free(c->units);
+    free(c->small);
+}
+
+static void make_layout(shd_worker_shared *shared, const cut *c, uint32_t n_units)
 {
     const uint32_t n = shd_model_n_params(shared->model);
     int64_t *numel = shd_calloc(n, sizeof *numel);
     uint32_t *unit = shd_calloc(n, sizeof *unit);
     for (uint32_t i = 0; i < n; i++) {
         const shd_param_info *info = shd_model_param(shared->model, i);
-        const split *s = &splits[info->unit];
+        const split *s = is_small(shared, i) ? &c->whole : &c->units[info->unit];
         const int frozen = is_frozen(shared, i);
         numel[i] = shd_param_numel(info);
         unit[i] = frozen ? s->frozen : s->trained;
         shared->trainable += frozen ? 0 : numel[i];
     }
     shd_layout_init(&shared->layout, n, numel, unit, n_units, shared->spec->strategy.world);
-    for (uint32_t u = 0; u < shd_model_n_units(shared->model); u++) {
-        if (splits[u].frozen != NONE) {
-            shared->layout.units[splits[u].frozen].frozen = 1;
-        }
+    for (uint32_t i = 0; i < n; i++) {
+        shared->layout.units[unit[i]].frozen = is_frozen(shared, i);
+        shared->layout.units[unit[i]].whole = is_small(shared, i);
     }
     free(numel);
     free(unit);
@@ -74,23 +106,32 @@ static int is_recomputed(const shd_worker_shared *shared, uint32_t segment, uint
     }
 }
 
-static void make_segments(shd_worker_shared *shared, const split *splits)
+static void use(shd_segment *segment, uint32_t unit)
+{
+    for (uint32_t k = 0; k < segment->n_units; k++) {
+        if (segment->units[k] == unit) {
+            return;
+        }
+    }
+    if (unit != NONE) {
+        segment->units[segment->n_units++] = unit;
+    }
+}
+
+static void make_segments(shd_worker_shared *shared, const cut *c)
 {
     const uint32_t n = shd_model_n_segments(shared->model);
     shared->segments = shd_calloc(n, sizeof *shared->segments);
     for (uint32_t s = 0; s < n; s++) {
         shd_segment *segment = &shared->segments[s];
-        uint32_t units[SHD_SEGMENT_UNITS / 2];
+        uint32_t units[2];
         const uint32_t n_units =
             shd_model_segment_units(shared->model, s, units, &segment->backward_needs_params);
         for (uint32_t k = 0; k < n_units; k++) {
-            const split *of = &splits[units[k]];
-            if (of->trained != NONE) {
-                segment->units[segment->n_units++] = of->trained;
-            }
-            if (of->frozen != NONE) {
-                segment->units[segment->n_units++] = of->frozen;
-            }
+            use(segment, c->units[units[k]].trained);
+            use(segment, c->units[units[k]].frozen);
+            use(segment, c->small[units[k]] & 1 ? c->whole.trained : NONE);
+            use(segment, c->small[units[k]] & 2 ? c->whole.frozen : NONE);
         }
         segment->recompute = is_recomputed(shared, s, n);
     }
@@ -161,11 +202,11 @@ static int make_program(const shd_worker_shared *shared, int train, shd_program 
 
 int shd_worker_layout(shd_worker_shared *shared, shd_error *err)
 {
-    split *splits = shd_calloc(shd_model_n_units(shared->model), sizeof *splits);
-    const uint32_t n_units = split_units(shared, splits);
-    make_layout(shared, splits, n_units);
-    make_segments(shared, splits);
-    free(splits);
+    cut c;
+    const uint32_t n_units = cut_units(shared, &c);
+    make_layout(shared, &c, n_units);
+    make_segments(shared, &c);
+    cut_fini(&c);
     shared->first_backward = shared->spec->n_freeze > 0 ? find_first_backward(shared) : 0;
     SHD_TRY(make_program(shared, 1, &shared->train_program, err));
     return make_program(shared, 0, &shared->forward_program, err);

@@ -1,5 +1,6 @@
 // Time of one optimizer step of the engine alone, without daemon and client. A tool for profiling:
-//   step_bench MODEL MICRO_BATCH SEQ_LEN STRATEGY RANKS THREADS_PER_RANK STEPS [fp32|bf16]
+//   step_bench MODEL MICRO_BATCH SEQ_LEN STRATEGY RANKS THREADS_PER_RANK STEPS
+//              [fp32|bf16 [PREFETCH BUCKET_BYTES OVERLAP STREAM_THREADS]]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -11,10 +12,11 @@
 
 int main(int argc, char **argv)
 {
-    const std::string dtype = argc == 9 ? argv[8] : "fp32";
-    if (argc < 8 || argc > 9 || (dtype != "fp32" && dtype != "bf16")) {
+    const std::string dtype = argc > 8 ? argv[8] : "fp32";
+    if ((argc != 8 && argc != 9 && argc != 13) || (dtype != "fp32" && dtype != "bf16")) {
         fprintf(stderr,
-                "usage: %s MODEL MICRO_BATCH SEQ_LEN STRATEGY RANKS THREADS STEPS [fp32|bf16]\n",
+                "usage: %s MODEL MICRO_BATCH SEQ_LEN STRATEGY RANKS THREADS STEPS [fp32|bf16 "
+                "[PREFETCH BUCKET_BYTES OVERLAP STREAM_THREADS]]\n",
                 argv[0]);
         return 2;
     }
@@ -31,7 +33,14 @@ int main(int argc, char **argv)
     spec.dtype = dtype == "bf16" ? SHD_BF16 : SHD_F32;
     spec.global_batch = spec.micro_batch * world;
     shd::DataFile file(1 << 20, 97);
-    shd::Engine engine(spec, file.Open(), nullptr, atoi(argv[6]));
+    spec.pipeline = SHD_PIPELINE_SETTINGS_DEFAULT;
+    if (argc == 13) {
+        spec.pipeline.prefetch = static_cast<uint32_t>(atoi(argv[9]));
+        spec.pipeline.bucket_bytes = strtoull(argv[10], nullptr, 10);
+        spec.pipeline.overlap = atoi(argv[11]);
+    }
+    const bool stream_threads = argc == 13 && atoi(argv[12]) != 0;
+    shd::Engine engine(spec, file.Open(), nullptr, atoi(argv[6]), nullptr, stream_threads);
     std::vector<double> ms;
     for (int i = 0; i < atoi(argv[7]); i++) {
         const shd_work work = engine.Step();

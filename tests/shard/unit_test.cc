@@ -40,7 +40,8 @@ class World
   public:
     World(const shd_strategy &strategy, const std::vector<int64_t> &numel,
           const std::vector<uint32_t> &unit, uint64_t extent = 2 << 20,
-          const shd_units_config &config = kFp32, const std::vector<uint32_t> &frozen = {})
+          const shd_units_config &config = kFp32, const std::vector<uint32_t> &frozen = {},
+          const std::vector<uint32_t> &whole = {})
         : strategy_(strategy), ranks_(strategy.world), comms_(strategy.world)
     {
         uint32_t n_units = 0;
@@ -51,6 +52,9 @@ class World
                         n_units, strategy.world);
         for (uint32_t u : frozen) {
             layout_.units[u].frozen = 1;
+        }
+        for (uint32_t u : whole) {
+            layout_.units[u].whole = 1;
         }
         shd_comm_local_create(strategy.world, comms_.data());
         Each([&](Rank &rank) {
@@ -547,6 +551,84 @@ TEST(Precision, TheMasterIsRoundedIntoEveryCopyOfTheParameters)
                 });
             }
         }
+    }
+}
+
+// Three units, one of them kept whole; the second does not fit into one exchange.
+void CheckBucket(const shd_strategy &s, const shd_units_config &config)
+{
+    SCOPED_TRACE(Describe(s));
+    const std::vector<int64_t> numel = {700, 300000 * static_cast<int64_t>(s.world), 5000, 33};
+    const std::vector<uint32_t> unit = {0, 1, 2, 2}, order = {2, 0, 1};
+    std::vector<std::vector<std::vector<char>>> got[2];
+    for (int together = 0; together < 2; together++) {
+        World w(s, numel, unit, 64 << 20, config, {}, {2});
+        got[together].resize(s.world);
+        w.Each([&](Rank &rank) {
+            for (uint32_t round = 0; round < 2; round++) {
+                for (uint32_t u : order) {
+                    ASSERT_EQ(0, shd_unit_grad_begin(&rank.units, u, nullptr));
+                    const Flat leaf = RandomFlat(w.layout(), u, 100 * round + 10 * u + rank.rank);
+                    Store(&rank, rank.units.units[u].local_grad, config.dtype, leaf.data(),
+                          rank.units.units[u].n);
+                    if (!together) {
+                        ASSERT_EQ(0, shd_unit_grad_reduce(&rank.units, u, nullptr));
+                    }
+                }
+                if (together) {
+                    shd_bucket bucket;
+                    ASSERT_EQ(
+                        0, shd_units_reduce_begin(&rank.units, order.data(), 3, &bucket, nullptr));
+                    ASSERT_EQ(0, shd_units_reduce_run(&rank.units, &bucket, rank.dev, nullptr));
+                    shd_units_reduce_end(&rank.units, &bucket);
+                }
+                shd_units_round_done(&rank.units);
+            }
+            for (uint32_t u = 0; u < 3; u++) {
+                EXPECT_EQ(nullptr, rank.units.units[u].local_grad);
+                ASSERT_EQ(0, shd_unit_grad_finish(&rank.units, u, nullptr));
+                const shd_range grads = shd_unit_update_grads(&rank.units, u);
+                const char *data = static_cast<const char *>(grads.data);
+                got[together][rank.rank].emplace_back(
+                    data, data + static_cast<size_t>(grads.end - grads.begin) *
+                                     shd_dtype_size(config.reduce_dtype));
+            }
+        });
+    }
+    EXPECT_TRUE(got[0] == got[1]);
+}
+
+TEST(Bucket, GivesEveryUnitTheSumsThatItWouldHaveAlone)
+{
+    for (uint32_t world : {1u, 2u, 4u}) {
+        for (const shd_strategy &s : Strategies(world)) {
+            CheckBucket(s, {SHD_F32, SHD_F32, 0});
+        }
+    }
+    shd_strategy s = {};
+    ASSERT_EQ(0, shd_strategy_make("zero3", nullptr, 0, 3, &s, nullptr));
+    CheckBucket(s, {SHD_BF16, SHD_F32, 0});
+    CheckBucket(s, {SHD_BF16, SHD_BF16, 0});
+}
+
+TEST(Whole, UnitsAreCompleteAfterEveryUpdateWithoutAGather)
+{
+    for (const shd_strategy &s : Strategies(4)) {
+        SCOPED_TRACE(Describe(s));
+        World w(s, kNumel, kUnit, 2 << 20, {SHD_BF16, SHD_F32, 2}, {}, {1});
+        const Flat master = RandomFlat(w.layout(), 1, 4), want = Rounded(master, SHD_BF16);
+        w.Each([&](Rank &rank) {
+            shd_unit &unit = rank.units.units[1];
+            EXPECT_EQ(unit.n, unit.params.end - unit.params.begin);
+            EXPECT_EQ(unit.n / s.g, unit.grads.end - unit.grads.begin);
+            EXPECT_EQ(unit.n / s.o, unit.master.end - unit.master.begin);
+            EXPECT_EQ(SHD_UNIT_FULL, unit.memory);
+            std::copy(master.begin() + unit.master.begin, master.begin() + unit.master.end,
+                      F(unit.master.data));
+            ASSERT_EQ(0, shd_unit_update_finish(&rank.units, 1, nullptr));
+            shd_unit_reshard(&rank.units, 1); // changes nothing
+            EXPECT_TRUE(Load(&rank, unit.full, SHD_BF16, unit.n) == want);
+        });
     }
 }
 

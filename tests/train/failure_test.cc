@@ -32,7 +32,8 @@ class Job
         : spec_(spec)
     {
         shd_error err = {};
-        EXPECT_EQ(0, shd_trainer_create(&spec, &plan, ranks.data(), data, eval, nullptr, &trainer_, &err))
+        EXPECT_EQ(
+            0, shd_trainer_create(&spec, &plan, ranks.data(), data, eval, nullptr, &trainer_, &err))
             << err.message;
     }
     ~Job()
@@ -91,10 +92,12 @@ class Job
 class Ranks
 {
   public:
-    explicit Ranks(uint32_t n)
+    explicit Ranks(uint32_t n, bool stream_threads = false)
     {
         for (uint32_t r = 0; r < n; r++) {
-            all.push_back(shd_rank_create(r, shd_device_create_cpu(1, 0)));
+            shd_device *dev = shd_device_create_cpu(1, 0);
+            shd_device_set_streams(dev, stream_threads);
+            all.push_back(shd_rank_create(r, dev));
         }
     }
     ~Ranks()
@@ -140,15 +143,32 @@ TEST(Failure, WorkBeforeInit)
     EXPECT_NE(std::string::npos, r.error.find("not initialised")) << r.error;
 }
 
-TEST(Failure, AnArenaThatIsTooSmallFailsTheJobWithNumbersAndNoHang)
+class Overlap : public testing::TestWithParam<bool>
+{
+  protected:
+    // Everything in flight that can be, or one thing after another.
+    shd_spec Spec(const char *strategy, uint32_t world)
+    {
+        shd_spec spec = LargerSpec(strategy, world);
+        if (GetParam()) {
+            spec.pipeline.prefetch = 2;
+            spec.pipeline.overlap = 1;
+        }
+        return spec;
+    }
+};
+
+INSTANTIATE_TEST_SUITE_P(OffAndOn, Overlap, testing::Bool());
+
+TEST_P(Overlap, AnArenaThatIsTooSmallFailsTheJobWithNumbersAndNoHang)
 {
     for (const Case &s : kCases) {
-        const shd_spec spec = LargerSpec(s.strategy, s.world);
+        const shd_spec spec = Spec(s.strategy, s.world);
         const shd_plan plan = Plan(spec);
         ASSERT_GT(plan.extent, 6u << 20);
         int at_init = 0, at_work = 0;
         for (uint64_t extent = 0; extent + (2 << 20) < plan.extent; extent += 2 << 20) {
-            Ranks ranks(s.world);
+            Ranks ranks(s.world, GetParam());
             shd_plan small = plan;
             small.extent = extent;
             Job job(spec, small, ranks.all);
@@ -225,11 +245,11 @@ TEST(Plan, HoldsForBatchesOfEveryShape)
     }
 }
 
-TEST(Failure, AbortEndsWorkInFlight)
+TEST_P(Overlap, AbortEndsWorkInFlight)
 {
     for (uint32_t world : {1u, 2u, 3u}) {
-        const shd_spec spec = LargerSpec("zero3", world);
-        Ranks ranks(world);
+        const shd_spec spec = Spec("zero3", world);
+        Ranks ranks(world, GetParam());
         Job job(spec, Plan(spec), ranks.all);
         ASSERT_EQ(0, Do(job, SHD_WORK_INIT).rc);
         const Batch batch = Batch::Random(3000, 64, 1); // would take minutes
@@ -297,8 +317,9 @@ TEST(Failure, DataTooShortIsRefusedAtOnce)
         spec.eval_split = split;
         shd_trainer *trainer = nullptr;
         shd_error err = {};
-        const int rc = shd_trainer_create(&spec, &plan, ranks.all.data(), data.Open(),
-                                          eval > 0 ? held_out.Open() : nullptr, nullptr, &trainer, &err);
+        const int rc =
+            shd_trainer_create(&spec, &plan, ranks.all.data(), data.Open(),
+                               eval > 0 ? held_out.Open() : nullptr, nullptr, &trainer, &err);
         if (rc < 0) {
             EXPECT_NE(std::string::npos, std::string(err.message).find("18")) << err.message;
         }

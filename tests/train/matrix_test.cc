@@ -108,6 +108,7 @@ Movement Move(std::mt19937 *random, const shd_strategy &strategy)
     m.settings.prefetch = (*random)() % 3;
     m.settings.overlap = static_cast<int>((*random)() % 4 != 0);
     m.settings.bucket_bytes = Pick<uint64_t>(random, {0, 0, 10000, 40000, 1 << 30});
+    m.settings.persist_below = Pick<uint64_t>(random, {0, 0, 25, 200, 1000});
     m.threads = (*random)() % 2;
     if (strategy.p > 1 && (*random)() % 2) {
         std::vector<uint32_t> parts;
@@ -118,14 +119,16 @@ Movement Move(std::mt19937 *random, const shd_strategy &strategy)
         }
         m.regather = Pick(random, parts);
     }
-    if (m.regather != 1 && (*random)() % 2) {
+    if (strategy.p > 1 && (m.regather > 0 ? m.regather : strategy.regather) > 1 &&
+        (*random)() % 2) {
         m.settings.max_gathered = 2 + (*random)() % 3;
     }
     m.name = "prefetch " + std::to_string(m.settings.prefetch) + " limit " +
              std::to_string(m.settings.max_gathered) + " bucket " +
              std::to_string(m.settings.bucket_bytes) + " overlap " +
              std::to_string(m.settings.overlap) + " threads " + std::to_string(m.threads) +
-             " regather " + std::to_string(m.regather);
+             " persist " + std::to_string(m.settings.persist_below) + " regather " +
+             std::to_string(m.regather);
     return m;
 }
 
