@@ -151,9 +151,20 @@ static int set_size(const shc_option *option, const char *text, uint64_t *target
         const char *suffix;
         uint64_t factor;
     } units[] = {
-        {"", 1},           {"B", 1},           {"KB", 1000},
-        {"MB", 1000000},   {"GB", 1000000000}, {"KiB", 1u << 10},
-        {"MiB", 1u << 20}, {"GiB", 1u << 30},
+        {"", 1},
+        {"B", 1},
+        {"K", 1000},
+        {"M", 1000000},
+        {"G", 1000000000},
+        {"T", 1000000000000},
+        {"KB", 1000},
+        {"MB", 1000000},
+        {"GB", 1000000000},
+        {"TB", 1000000000000},
+        {"KiB", UINT64_C(1) << 10},
+        {"MiB", UINT64_C(1) << 20},
+        {"GiB", UINT64_C(1) << 30},
+        {"TiB", UINT64_C(1) << 40},
     };
     const size_t digits = strspn(text, "0123456789");
     uint64_t value;
@@ -172,6 +183,52 @@ static int set_size(const shc_option *option, const char *text, uint64_t *target
     snprintf(want, sizeof want, "a size from %.0f bytes such as 5GB or 512MiB", option->min);
     bad_value(option, text, want, message);
     return -1;
+}
+
+/* A number and one of the units, as given; NAN for what is neither. */
+static double parse_unit(const char *text, const char *const *units, const double *factors)
+{
+    const size_t n = strspn(text, "0123456789.eE+-");
+    char number[64], *end;
+
+    if (!n || n >= sizeof number || strchr("eE+-", text[0]))
+        return NAN;
+    memcpy(number, text, n);
+    number[n] = '\0';
+    const double value = strtod(number, &end);
+    for (size_t i = 0; !*end && units[i]; i++)
+        if (!strcmp(text + n, units[i]))
+            return value * factors[i];
+    return NAN;
+}
+
+static int set_rate(const shc_option *option, const char *text, double *target, shc_buf *message)
+{
+    static const char *const units[] = {"",   "K",  "M",  "G",  "T", "P", "KB",
+                                        "MB", "GB", "TB", "PB", "B", NULL};
+    static const double factors[] = {1, 1e3, 1e6, 1e9, 1e12, 1e15, 1e3, 1e6, 1e9, 1e12, 1e15, 1};
+    const double value = parse_unit(text, units, factors);
+
+    if (!(value > 0) || !isfinite(value)) {
+        bad_value(option, text, "a number per second above 0 such as 50G or 989T", message);
+        return -1;
+    }
+    *target = value;
+    return 0;
+}
+
+static int set_seconds(const shc_option *option, const char *text, double *target, shc_buf *message)
+{
+    static const char *const units[] = {"", "s", "ms", "us", "ns", NULL};
+    static const double factors[] = {1, 1, 1e-3, 1e-6, 1e-9};
+    const double value = parse_unit(text, units, factors);
+
+    if (!(value >= 0) || !isfinite(value)) {
+        bad_value(option, text, "a time such as 5us, 0.1ms or 2s", message);
+        return -1;
+    }
+    *target = value;
+    return 0;
 }
 
 /* Appends to the list; what it pointed to before stays kept. */
@@ -314,6 +371,12 @@ int shc_option_set(const shc_option *option, const char *text, void *base, shc_k
         break;
     case SHC_SIZE:
         rc = set_size(option, text, target, message);
+        break;
+    case SHC_RATE:
+        rc = set_rate(option, text, target, message);
+        break;
+    case SHC_SECONDS:
+        rc = set_seconds(option, text, target, message);
         break;
     case SHC_TEXTS:
     case SHC_WORDS:

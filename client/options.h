@@ -27,7 +27,9 @@ typedef enum shc_type {
     SHC_OPT_NUM,  /* like SHC_NUM, but the value may be left out: then nothing is stored */
     SHC_U32_LIST, /* "1,2,3": uint32_t *, its length as size_t at option->has */
     SHC_ON_OFF,   /* "on" or "off"; int */
-    SHC_SIZE,     /* bytes: "5GB", "512MiB", "1000"; uint64_t, min..max */
+    SHC_SIZE,     /* bytes: "5GB", "80G", "512MiB", "1000"; uint64_t, min..max */
+    SHC_RATE,     /* per second: "989T", "3.35T", "50GB", "1e12"; powers of 1000; double above 0 */
+    SHC_SECONDS,  /* "5us", "0.1ms", "1s", "0"; double */
     SHC_TEXTS,    /* may be given again and again; char **, their number as size_t at option->has */
     SHC_WORDS,    /* like SHC_TEXTS, and each value is a list "a,b,c" */
 } shc_type;

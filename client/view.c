@@ -132,24 +132,34 @@ void shc_view_memory(shc_buf *out, const shc_term *term, Shard__V1__RankMemory *
 void shc_view_comm(shc_buf *out, const shc_term *term, Shard__V1__CommStats *const *comm, size_t n,
                    int measured)
 {
-    static const shc_column columns[] = {
+    static const shc_column seen[] = {
         {"sent by a rank", SHC_LEFT}, {"planned/step", SHC_RIGHT}, {"last step", SHC_RIGHT},
         {"total", SHC_RIGHT},         {"calls", SHC_RIGHT},
     };
+    static const shc_column planned[] = {
+        {"sent by a rank", SHC_LEFT},
+        {"planned/step", SHC_RIGHT},
+        {"between nodes", SHC_RIGHT},
+    };
     char text[SHC_UNIT_LEN];
+    int nodes = 0;
 
     if (!n)
         return;
-    shc_table *table = shc_table_create(columns, measured ? 5 : 2);
+    for (size_t i = 0; i < n; i++)
+        nodes |= comm[i]->planned_between_nodes > 0;
+    shc_table *table = measured ? shc_table_create(seen, 5) : shc_table_create(planned, 2 + nodes);
     for (size_t i = 0; i < n; i++) {
         const Shard__V1__CommStats *c = comm[i];
         shc_table_cell(table, "%s", c->kind);
         shc_table_cell(table, "%s", shc_format_bytes(text, c->planned_bytes_per_step));
-        if (!measured)
-            continue;
-        shc_table_cell(table, "%s", shc_format_bytes(text, c->last_step_bytes));
-        shc_table_cell(table, "%s", shc_format_bytes(text, c->bytes));
-        shc_table_cell(table, "%" PRIu64, c->calls);
+        if (measured) {
+            shc_table_cell(table, "%s", shc_format_bytes(text, c->last_step_bytes));
+            shc_table_cell(table, "%s", shc_format_bytes(text, c->bytes));
+            shc_table_cell(table, "%" PRIu64, c->calls);
+        } else if (nodes) {
+            shc_table_cell(table, "%s", shc_format_bytes(text, c->planned_between_nodes));
+        }
     }
     shc_table_render(table, term, 2, out);
     shc_table_free(table);
@@ -217,6 +227,9 @@ void shc_json_comm(shc_json *json, Shard__V1__CommStats *const *comm, size_t n, 
         if (measured) {
             shc_json_bytes(json, "total_bytes", SHC_UNKNOWN, c->bytes, SHC_UNKNOWN);
             shc_json_u64(json, "calls", c->calls);
+        } else {
+            shc_json_bytes(json, "between_nodes", c->planned_between_nodes, SHC_UNKNOWN,
+                           SHC_UNKNOWN);
         }
         shc_json_close(json, '}');
     }

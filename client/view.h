@@ -23,7 +23,8 @@ const char *shc_view_degrees(shc_buf *out, const char *name, const uint32_t *deg
  * the columns now and peak beside planned. */
 void shc_view_memory(shc_buf *out, const shc_term *term, Shard__V1__RankMemory *const *memory,
                      size_t n, int measured);
-/* Bytes sent by one rank, by kind. measured: with last step, total and calls beside planned. */
+/* Bytes sent by one rank, by kind. measured: with last step, total and calls beside planned; else
+ * with those that leave its node, if any do. */
 void shc_view_comm(shc_buf *out, const shc_term *term, Shard__V1__CommStats *const *comm, size_t n,
                    int measured);
 

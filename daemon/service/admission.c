@@ -6,11 +6,11 @@
 #include <string.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/service/verdict.h"
 
 enum {
-    MAX_UNDER_WAY = 16,  /* admissions at one time */
-    MAX_SUGGESTIONS = 3, /* settings named in a refusal */
-    HUGE_PAGE = 2 << 20
+    MAX_UNDER_WAY = 16, /* admissions at one time */
+    MAX_SUGGESTIONS = 3 /* settings named in a refusal */
 };
 
 typedef struct request {
@@ -34,11 +34,6 @@ typedef struct request {
 
 static uint32_t under_way; /* loop thread */
 
-uint64_t shd_admission_bytes(const shd_plan *plan)
-{
-    return (plan->extent + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-}
-
 uint32_t shd_admission_place(const uint64_t *planned, uint32_t n_ranks, uint32_t world,
                              uint64_t *fullest)
 {
@@ -58,20 +53,6 @@ uint32_t shd_admission_place(const uint64_t *planned, uint32_t n_ranks, uint32_t
     }
     *fullest = best_max;
     return best;
-}
-
-/* "1.25 GiB" */
-static const char *human(uint64_t bytes, char out[24])
-{
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes;
-    int unit = 0;
-    while (value >= 1024.0 && unit < 4) {
-        value /= 1024.0;
-        unit++;
-    }
-    snprintf(out, 24, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-    return out;
 }
 
 /* ---- on the pool's thread: files and the plan ---- */
@@ -109,6 +90,12 @@ static int open_model(request *r)
     if (strchr(r->message->model, '/') == NULL) {
         a->model = shd_model_files_none();
         return SHD_OK;
+    }
+    if (r->open_files && shd_model_files_alone(r->message->model)) {
+        return shd_fail(&a->err, SHD_EINVAL,
+                        "--model '%s' is a configuration alone, which can be planned and not "
+                        "trained; give its directory",
+                        r->message->model);
     }
     const shd_auth_dir dir = dir_of(r, r->message->model);
     const int rc = shd_model_files_open(&dir, &a->model, &a->err);
@@ -205,7 +192,7 @@ static int try_change(const request *r, const change *c, uint64_t *needs)
     if (shd_plan_make(&spec, r->threads_per_rank, &plan, NULL) == 0) {
         uint64_t fullest;
         shd_admission_place(r->planned, r->n_ranks, spec.strategy.world, &fullest);
-        *needs = shd_admission_bytes(&plan);
+        *needs = shd_plan_bytes(&plan);
         fits = fullest <= r->budget && *needs <= r->budget - fullest;
     }
     shd_spec_fini(&spec);
@@ -231,7 +218,7 @@ static void name_change(request *r, const change *c, uint64_t needs)
     }
     const size_t used = strlen(r->would_fit);
     snprintf(r->would_fit + used, sizeof(r->would_fit) - used, "%s%s (%s)", used > 0 ? "," : "",
-             text, human(needs, bytes));
+             text, shd_verdict_bytes(needs, bytes));
 }
 
 /* Halves the micro-batch until it fits, the global batch as it was. */
@@ -306,44 +293,21 @@ static void finish(request *r)
     shd_jobs_unhold(jobs);
 }
 
-/* "optimizer 1.20 GiB, params 600.00 MiB, grads 600.00 MiB" */
-static void largest_tags(const shd_plan *plan, char *out, size_t size)
-{
-    unsigned char taken[SHD_TAG_COUNT] = {0};
-    out[0] = '\0';
-    for (int i = 0; i < 3; i++) {
-        int best = -1;
-        for (int tag = 0; tag < SHD_TAG_COUNT; tag++) {
-            if (!taken[tag] && plan->peak[tag] > 0 &&
-                (best < 0 || plan->peak[tag] > plan->peak[best])) {
-                best = tag;
-            }
-        }
-        if (best < 0) {
-            return;
-        }
-        taken[best] = 1;
-        char bytes[24];
-        const size_t used = strlen(out);
-        snprintf(out + used, size - used, "%s%s %s", i > 0 ? ", " : "", shd_tag_name((shd_tag)best),
-                 human(plan->peak[best], bytes));
-    }
-}
-
 static void refuse(request *r)
 {
     shd_admission *a = &r->admission;
     char needs[24], has[24], budget[24], tags[96];
-    largest_tags(&a->plan, tags, sizeof(tags));
+    shd_verdict_tags(&a->plan, tags, sizeof(tags));
     const char *none = "no strategy, micro-batch, rank count or sequence length makes it fit: take "
                        "a smaller model, end other jobs or raise memory_per_rank";
     a->rc = shd_fail(
         &a->err, SHD_ENOMEM,
         "does not fit: needs %llu bytes (%s) on each of %u ranks, has %llu (%s) of %s free; "
         "largest: %s; %s%s",
-        (unsigned long long)a->needs, human(a->needs, needs), a->spec.strategy.world,
-        (unsigned long long)a->available, human(a->available, has), human(r->budget, budget), tags,
-        r->would_fit[0] != '\0' ? "would fit:" : none, r->would_fit);
+        (unsigned long long)a->needs, shd_verdict_bytes(a->needs, needs), a->spec.strategy.world,
+        (unsigned long long)a->available, shd_verdict_bytes(a->available, has),
+        shd_verdict_bytes(r->budget, budget), tags, r->would_fit[0] != '\0' ? "would fit:" : none,
+        r->would_fit);
     snprintf(a->verdict, sizeof(a->verdict), "%s", a->err.message);
 }
 
@@ -368,13 +332,13 @@ static void after_prepare(uv_work_t *work, int status)
     uint64_t fullest;
     a->first_rank = shd_admission_place(planned, r->n_ranks, a->spec.strategy.world, &fullest);
     a->available = fullest < r->budget ? r->budget - fullest : 0;
-    a->needs = shd_admission_bytes(&a->plan);
+    a->needs = shd_plan_bytes(&a->plan);
     if (a->needs <= a->available) {
         char needs[24], has[24];
         snprintf(a->verdict, sizeof(a->verdict),
                  "fits: needs %llu bytes (%s) on each of %u ranks, %s free",
-                 (unsigned long long)a->needs, human(a->needs, needs), a->spec.strategy.world,
-                 human(a->available, has));
+                 (unsigned long long)a->needs, shd_verdict_bytes(a->needs, needs),
+                 a->spec.strategy.world, shd_verdict_bytes(a->available, has));
         finish(r);
         return;
     }

@@ -46,9 +46,6 @@ int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1
 /* Frees what is still in it: set a member that was taken over to NULL or zero. */
 void shd_admission_free(shd_admission *admission);
 
-/* Bytes that a plan takes of each rank's budget: its extent, in the 2 MiB pages it is mapped in. */
-uint64_t shd_admission_bytes(const shd_plan *plan);
-
 /* The window of `world` consecutive ranks whose fullest rank has the least planned (then: whose sum
  * is least; then: the first). *fullest gets that rank's planned bytes. world <= n_ranks. */
 uint32_t shd_admission_place(const uint64_t *planned, uint32_t n_ranks, uint32_t world,

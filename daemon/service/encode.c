@@ -80,7 +80,7 @@ Shard__V1__Event *shd_encode_event(const shd_event *event, uint64_t index, shd_s
 
 /* ---- jobs ---- */
 
-static uint32_t *encode_degrees(const shd_strategy *strategy, size_t *n, shd_scratch *scratch)
+uint32_t *shd_encode_degrees(const shd_strategy *strategy, size_t *n, shd_scratch *scratch)
 {
     uint32_t *degrees = shd_scratch_take(scratch, 4, sizeof(*degrees));
     degrees[0] = strategy->p;
@@ -123,7 +123,7 @@ Shard__V1__Job *shd_encode_job(const shd_job *job, shd_scratch *scratch)
     m->last = job->has_last ? shd_encode_step(&job->last, scratch) : NULL;
     m->created_unix = job->created_unix;
     m->parameters = job->plan.parameters;
-    m->degrees = encode_degrees(&job->spec.strategy, &m->n_degrees, scratch);
+    m->degrees = shd_encode_degrees(&job->spec.strategy, &m->n_degrees, scratch);
     m->last_eval = job->has_eval ? encode_eval(&job->last_eval, scratch) : NULL;
     m->n_rank_ids = job->spec.strategy.world;
     m->rank_ids = shd_scratch_take(scratch, m->n_rank_ids, sizeof(*m->rank_ids));
@@ -188,6 +188,7 @@ static Shard__V1__CommStats **encode_comm(const shd_plan *plan, const shd_comm_c
         m->calls = count[kind].calls;
         m->planned_bytes_per_step = plan->comm_step[kind].bytes;
         m->last_step_bytes = last_step[kind];
+        m->planned_between_nodes = plan->comm_between[kind];
         all[kind] = m;
     }
     *n = SHD_COMM_KIND_COUNT;
@@ -243,18 +244,18 @@ Shard__V1__JobStatus *shd_encode_status(const shd_job *job, shd_scratch *scratch
 }
 
 void shd_encode_plan(const shd_spec *spec, const shd_plan *plan, uint32_t first_rank,
-                     Shard__V1__PlanResponse *out, shd_scratch *scratch)
+                     uint32_t ranks, Shard__V1__PlanResponse *out, shd_scratch *scratch)
 {
     static const shd_usage no_usage[SHD_TAG_COUNT];
     static const shd_comm_count no_count[SHD_COMM_KIND_COUNT];
     static const uint64_t no_bytes[SHD_COMM_KIND_COUNT];
     out->parameters = plan->parameters;
-    out->degrees = encode_degrees(&spec->strategy, &out->n_degrees, scratch);
-    out->n_memory = spec->strategy.world;
+    out->degrees = shd_encode_degrees(&spec->strategy, &out->n_degrees, scratch);
+    out->n_memory = ranks;
     out->memory = shd_scratch_take(scratch, out->n_memory, sizeof(*out->memory));
-    for (uint32_t r = 0; r < spec->strategy.world; r++) {
+    for (uint32_t r = 0; r < ranks; r++) {
         out->memory[r] =
-            encode_rank(plan, r, first_rank + r, no_usage, 0, shd_admission_bytes(plan), scratch);
+            encode_rank(plan, r, first_rank + r, no_usage, 0, shd_plan_bytes(plan), scratch);
     }
     out->comm = encode_comm(plan, no_count, no_bytes, &out->n_comm, scratch);
     out->units = plan->units;

@@ -23,10 +23,13 @@ Shard__V1__Event *shd_encode_event(const shd_event *event, uint64_t index, shd_s
 
 Shard__V1__JobStatus *shd_encode_status(const shd_job *job, shd_scratch *scratch);
 
-/* Fills the tables of a plan response: memory per rank of a job that begins at daemon rank
- * `first_rank`, and communication of one step. */
+/* p, g, o, W of a strategy; *n is 4. */
+uint32_t *shd_encode_degrees(const shd_strategy *strategy, size_t *n, shd_scratch *scratch);
+
+/* Fills the tables of a plan response: memory of the first `ranks` ranks of a job that begins at
+ * daemon rank `first_rank`, and communication of one step. */
 void shd_encode_plan(const shd_spec *spec, const shd_plan *plan, uint32_t first_rank,
-                     Shard__V1__PlanResponse *out, shd_scratch *scratch);
+                     uint32_t ranks, Shard__V1__PlanResponse *out, shd_scratch *scratch);
 
 #ifdef __cplusplus
 }

@@ -414,7 +414,7 @@ void shd_jobs_unhold(shd_jobs *jobs)
 
 void shd_jobs_add(shd_jobs *jobs, shd_job *job)
 {
-    job->reserved = shd_admission_bytes(&job->plan);
+    job->reserved = shd_plan_bytes(&job->plan);
     for (uint32_t r = 0; r < job->spec.strategy.world; r++) {
         jobs->planned[job->first_rank + r] += job->reserved;
     }

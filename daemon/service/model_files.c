@@ -51,10 +51,36 @@ shd_model_files *shd_model_files_none(void)
     return f;
 }
 
+int shd_model_files_alone(const char *path)
+{
+    const size_t n = strlen(path), m = strlen(".json");
+    return n > m && strcmp(path + n - m, ".json") == 0;
+}
+
+/* Opens the configuration that `at` names. */
+static int open_config(const shd_auth_dir *at, shd_input *input, shd_error *err)
+{
+    if (!shd_model_files_alone(at->path)) {
+        return open_input(at, "config.json", input, err);
+    }
+    *input = (shd_input){.fd = -1};
+    char *path = shd_strdup(at->path), *slash = strrchr(path, '/');
+    if (slash == NULL) {
+        free(path);
+        return shd_fail(err, SHD_EINVAL, "'%s' is not an absolute path", at->path);
+    }
+    slash[slash == path] = '\0'; /* "/x.json" lies in "/" */
+    shd_auth_dir dir = *at;
+    dir.path = path;
+    const int rc = open_input(&dir, strrchr(at->path, '/') + 1, input, err);
+    free(path);
+    return rc;
+}
+
 int shd_model_files_open(const shd_auth_dir *dir, shd_model_files **out, shd_error *err)
 {
     shd_input input;
-    SHD_TRY(open_input(dir, "config.json", &input, err));
+    SHD_TRY(open_config(dir, &input, err));
     shd_model_files *f = shd_model_files_none();
     const int rc = read_config(f, &input, err);
     shd_input_fini(&input);

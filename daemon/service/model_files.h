@@ -39,8 +39,12 @@ typedef struct shd_model_files {
     shd_export_tensor *tensors; /* [n_params] as imported; NULL without import */
 } shd_model_files;
 
-/* Reads and checks `dir`/config.json. One reference is the caller's. */
+/* Reads and checks the configuration in a model's directory, or the one that the path itself names
+ * (shd_model_files_alone). One reference is the caller's. */
 int shd_model_files_open(const shd_auth_dir *dir, shd_model_files **out, shd_error *err);
+
+/* Is it the path of a configuration alone (*.json), which a plan can be made of and no job? */
+int shd_model_files_alone(const char *path);
 
 /* For a preset: no configuration file. */
 shd_model_files *shd_model_files_none(void);

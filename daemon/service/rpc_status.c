@@ -7,7 +7,6 @@
 #include "daemon/base/mem.h"
 #include "daemon/device/device.h"
 #include "daemon/rank/rank.h"
-#include "daemon/service/admission.h"
 #include "daemon/service/encode.h"
 #include "daemon/service/job.h"
 
@@ -228,51 +227,12 @@ static void watch_status(shd_call *call, const ProtobufCMessage *request, void *
     on_tick(&w->timer);
 }
 
-/* ---- Plan ---- */
-
-static void on_plan(shd_admission *a)
-{
-    shd_call *call = a->arg;
-    if (a->rc < 0 && a->rc != SHD_ENOMEM) {
-        shd_call_fail(call, &a->err);
-        shd_admission_free(a);
-        return;
-    }
-    shd_scratch scratch = SHD_SCRATCH_INIT;
-    Shard__V1__PlanResponse response = SHARD__V1__PLAN_RESPONSE__INIT;
-    shd_encode_plan(&a->spec, &a->plan, a->first_rank, &response, &scratch);
-    response.spec = shd_spec_to_proto(&a->spec);
-    response.fits = a->rc == SHD_OK;
-    response.verdict = a->verdict;
-    response.available = a->available;
-    shd_call_reply(call, &response.base);
-    shard__v1__job_spec__free_unpacked(response.spec, NULL);
-    shd_scratch_free(&scratch);
-    shd_admission_free(a);
-}
-
-static void plan(shd_call *call, const ProtobufCMessage *request, void *service)
-{
-    const Shard__V1__PlanRequest *q = (const Shard__V1__PlanRequest *)request;
-    shd_status *status = service;
-    shd_error err;
-    if (q->spec == NULL) {
-        shd_call_failf(call, SHD_EINVAL, "no spec given; a plan needs at least a model");
-    } else if (shd_jobs_stopping(status->jobs)) {
-        shd_call_failf(call, SHD_EUNAVAILABLE, "the daemon is stopping");
-    } else if (shd_admission_start(status->jobs, shd_call_identity(call), q->spec, 0, on_plan, call,
-                                   &err) < 0) {
-        shd_call_fail(call, &err);
-    }
-}
-
 const shd_rpc_method *shd_rpc_status_methods(size_t *n)
 {
     static const shd_rpc_method methods[] = {
         {"/shard.v1.Shard/Status", &shard__v1__status_request__descriptor, status_rpc, 0},
         {"/shard.v1.Shard/WatchStatus", &shard__v1__watch_status_request__descriptor, watch_status,
          1},
-        {"/shard.v1.Shard/Plan", &shard__v1__plan_request__descriptor, plan, 0},
     };
     *n = sizeof(methods) / sizeof(methods[0]);
     return methods;

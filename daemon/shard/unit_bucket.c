@@ -138,7 +138,7 @@ static void fold(shd_units *units, shd_bucket *b, shd_device *dev, const piece *
     const shd_strategy *s = &units->units[b->units[0]].strategy;
     const shd_dtype wire = wire_dtype(units);
     /* The group is ordered by atom; the tree goes over ranks, which are the leaves. */
-    if (b->leaves_len != len || b->leaves_at != p->to) {
+    if (!shd_device_is_null(dev) && (b->leaves_len != len || b->leaves_at != p->to)) {
         for (uint32_t i = 0; i < s->world; i++) {
             b->leaves[i] =
                 shd_unit_element(b->recv, wire, (int64_t)shd_strategy_atom(s, i) * len + p->to);

@@ -1,5 +1,6 @@
 /* The plan of a job: the trainer's own code run once on the null device, so that what is planned
- * is what will be used, to the byte. Floor F4; any thread (creates its own null device). */
+ * is what will be used, to the byte; and, for a stated machine, how long a step would take. Floor
+ * F4; any thread (creates its own null device). */
 #ifndef SHD_DAEMON_TRAIN_PLAN_H
 #define SHD_DAEMON_TRAIN_PLAN_H
 
@@ -7,6 +8,8 @@
 
 #include "daemon/base/arena.h"
 #include "daemon/comm/comm.h"
+#include "daemon/train/machine.h"
+#include "daemon/train/simulate.h"
 #include "daemon/train/spec.h"
 
 #ifdef __cplusplus
@@ -20,6 +23,9 @@ typedef struct shd_plan {
     uint64_t total_peak;            /* largest sum over tags at one moment */
     uint64_t extent;                /* bytes to map, fragmentation included */
     shd_comm_count comm_step[SHD_COMM_KIND_COUNT]; /* bytes sent and calls of one optimizer step */
+    uint64_t comm_between[SHD_COMM_KIND_COUNT];    /* of these bytes, to other nodes; 0 without a
+                                                      machine. How they are told apart:
+                                                      shd_comm_cost */
     uint64_t parameters;                           /* elements, tied once, without padding */
     uint64_t trainable;                            /* of these, not frozen */
     uint64_t padding;                              /* elements */
@@ -29,6 +35,36 @@ typedef struct shd_plan {
 
 /* `threads_per_rank` as the daemon runs (scratch of ops depends on it). */
 int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd_error *err);
+
+/* A step as the pipeline's own schedule would run it: every micro-batch by the simulation of
+ * simulate.h, from what each instruction's ops and collectives take (shd_op_work, shd_comm_cost),
+ * then, one after another, what follows the last of them: the rest of the reduction, norm,
+ * optimizer and the gathers of what it changed. Zero when the machine's flops are not stated. */
+typedef struct shd_estimate {
+    double step_s, compute_s, exposed_s,
+        optimizer_s;     /* seconds; the first is the sum of the rest */
+    double tokens_per_s; /* of all ranks */
+    double flops;       /* of a rank and step, without what is computed again: 2 per multiply-add of
+                           products, attention's masked pairs left out */
+    double flops_share; /* flops / (step_s * the machine's) */
+    uint64_t dry_calls; /* ops and collectives that were called to find all this out */
+} shd_estimate;
+
+/* The instructions of a step's first micro-batch, and when each happens. */
+typedef struct shd_timeline {
+    uint32_t n;
+    shd_instr *instrs;     /* [n] */
+    shd_sim_event *events; /* [n], in the order in which they begin */
+} shd_timeline;
+void shd_timeline_fini(shd_timeline *timeline);
+
+/* shd_plan_make for a machine. timeline (NULL: not wanted) is freed by shd_timeline_fini. */
+int shd_plan_for(const shd_spec *spec, int threads_per_rank, const shd_machine *machine,
+                 shd_plan *out, shd_estimate *estimate, shd_timeline *timeline, shd_error *err);
+
+/* Bytes that a plan takes of the memory of a rank: its extent, in the 2 MiB pages that it is mapped
+ * in. */
+uint64_t shd_plan_bytes(const shd_plan *plan);
 
 #ifdef __cplusplus
 }

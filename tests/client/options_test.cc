@@ -21,6 +21,7 @@ struct Args {
     double every;
     char *text;
     uint64_t size;
+    double rate, seconds;
     char **stops;
     size_t n_stops;
     char *job;
@@ -33,9 +34,11 @@ const shc_option extra[] = {
      "again"},
     {"text", "TEXT", SHC_RAW_TEXT, offsetof(Args, text), 0, 0, 0, 0, "free"},
     {"size", "SIZE", SHC_SIZE, offsetof(Args, size), 0, 0, 1, 0, "bytes"},
+    {"rate", "RATE", SHC_RATE, offsetof(Args, rate), 0, 0, 0, 0, "per second"},
+    {"seconds", "TIME", SHC_SECONDS, offsetof(Args, seconds), 0, 0, 0, 0, "time"},
     {"stop", "TEXT", SHC_TEXTS, offsetof(Args, stops), offsetof(Args, n_stops), 0, 0, 0, "again"},
 };
-const shc_option_table extra_table = {extra, 5, 0};
+const shc_option_table extra_table = {extra, 7, 0};
 
 class Options : public ::testing::Test
 {
@@ -180,14 +183,40 @@ TEST_F(Options, Sizes)
     const std::pair<const char *, uint64_t> good[] = {
         {"5GB", 5000000000},    {"1000", 1000},       {"3B", 3},
         {"2KB", 2000},          {"7MB", 7000000},     {"1KiB", 1024},
-        {"512MiB", 512u << 20}, {"2GiB", 2ull << 30},
+        {"512MiB", 512u << 20}, {"2GiB", 2ull << 30}, {"80G", 80000000000},
+        {"3K", 3000},           {"4M", 4000000},      {"1T", 1000000000000},
+        {"5TB", 5000000000000}, {"1TiB", 1ull << 40},
     };
     for (const auto &[text, value] : good) {
         ASSERT_EQ(parse({"--size", text}), 0) << text;
         EXPECT_EQ(args.size, value) << text;
     }
-    for (const char *bad : {"0", "GB", "-1", "5gb", "5 GB", "1.5GB", "99999999999GiB", "5TB"})
+    for (const char *bad : {"0", "GB", "-1", "5gb", "5 GB", "1.5GB", "99999999999GiB", "5PB", "5g"})
         EXPECT_NE(refused({"--size", bad}).find(bad), std::string::npos);
+}
+
+TEST_F(Options, RatesAndTimes)
+{
+    const std::pair<const char *, double> rates[] = {
+        {"989T", 989e12}, {"3.35T", 3.35e12}, {"50GB", 50e9},   {"1e12", 1e12}, {"0.5P", 0.5e15},
+        {"7", 7},         {"8K", 8e3},        {"2.5MB", 2.5e6}, {"1e-3G", 1e6}, {"4B", 4},
+    };
+    for (const auto &[text, value] : rates) {
+        ASSERT_EQ(parse({"--rate", text}), 0) << text;
+        EXPECT_DOUBLE_EQ(args.rate, value) << text;
+    }
+    for (const char *bad : {"0", "-1", "T", "50Gb", "50 G", "50GiB", "nan", "inf", "1e999", "5G/s",
+                            "1.2.3", "+4G", "400GB/s", "e5"})
+        EXPECT_NE(refused({"--rate", bad}).find(bad), std::string::npos) << bad;
+    const std::pair<const char *, double> times[] = {
+        {"5us", 5e-6}, {"0.1ms", 1e-4}, {"2s", 2}, {"0", 0}, {"3e-6", 3e-6}, {"40ns", 40e-9},
+    };
+    for (const auto &[text, value] : times) {
+        ASSERT_EQ(parse({"--seconds", text}), 0) << text;
+        EXPECT_DOUBLE_EQ(args.seconds, value) << text;
+    }
+    for (const char *bad : {"-1s", "us", "5 us", "5m", "5US", "nan", "1h"})
+        EXPECT_NE(refused({"--seconds", bad}).find(bad), std::string::npos) << bad;
 }
 
 TEST_F(Options, OnOrOff)

@@ -211,6 +211,55 @@ TEST_F(Ctl, PlanThatDoesNotFitIsFour)
     EXPECT_EQ(Json(r.out).text("asked_strategy"), "hpz");
 }
 
+// A machine is sent when it is stated, and only then.
+TEST_F(Ctl, PlansOfOtherMachines)
+{
+    std::string seen;
+    daemon->on("Plan", [&](fake_call *call, const std::string &request) {
+        Shard__V1__PlanResponse plan = SHARD__V1__PLAN_RESPONSE__INIT;
+        seen = request;
+        plan.fits = 1;
+        fake_send(call, &plan.base);
+        fake_finish(call, 0, "", 0);
+    });
+    const auto sent = [&](std::vector<std::string> flags) {
+        flags.insert(flags.begin(), {"plan", "--model", "gpt2"});
+        EXPECT_EQ(ctl(flags).status, 0);
+        Shard__V1__PlanRequest *request = shard__v1__plan_request__unpack(
+            nullptr, seen.size(), reinterpret_cast<const uint8_t *>(seen.data()));
+        EXPECT_NE(request, nullptr);
+        return std::unique_ptr<Shard__V1__PlanRequest, void (*)(Shard__V1__PlanRequest *)>(
+            request,
+            [](Shard__V1__PlanRequest *r) { shard__v1__plan_request__free_unpacked(r, nullptr); });
+    };
+    EXPECT_EQ(sent({"--ranks", "2"})->machine, nullptr);
+    EXPECT_EQ(sent({"--advise"})->machine, nullptr);
+    EXPECT_TRUE(sent({"--advise"})->advise);
+    const auto world = sent({"--world", "16384"});
+    ASSERT_NE(world->machine, nullptr);
+    EXPECT_EQ(world->spec->ranks, 16384u);
+    EXPECT_FALSE(world->advise);
+    const auto all =
+        sent({"--ranks",          "64",   "--world",         "64",   "--ranks-per-node",   "8",
+              "--device-memory",  "80G",  "--flops",         "400T", "--memory-bandwidth", "3.35T",
+              "--node-bandwidth", "450G", "--net-bandwidth", "50G",  "--node-latency",     "2us",
+              "--net-latency",    "5us"});
+    ASSERT_NE(all->machine, nullptr);
+    EXPECT_EQ(all->machine->ranks_per_node, 8u);
+    EXPECT_EQ(all->machine->device_memory, 80000000000u);
+    EXPECT_EQ(all->machine->flops, 4e14);
+    EXPECT_EQ(all->machine->memory_bandwidth, 3.35e12);
+    EXPECT_EQ(all->machine->node_bandwidth, 450e9);
+    EXPECT_EQ(all->machine->net_bandwidth, 50e9);
+    EXPECT_DOUBLE_EQ(all->machine->node_latency, 2e-6);
+    EXPECT_DOUBLE_EQ(all->machine->net_latency, 5e-6);
+    const Result r = ctl({"plan", "--model", "gpt2", "--world", "8", "--ranks", "4"});
+    EXPECT_EQ(r.status, 2);
+    EXPECT_NE(r.err.find("--world 8 and --ranks 4"), std::string::npos) << r.err;
+    EXPECT_EQ(ctl({"plan", "--model", "gpt2", "--flops", "fast"}).status, 2);
+    EXPECT_EQ(ctl({"submit", "--model", "gpt2", "--world", "8"}).status, 2) << "plan's alone";
+}
+
 TEST_F(Ctl, PauseResumeCancelDelete)
 {
     for (const char *method : {"PauseJob", "ResumeJob", "CancelJob"})

@@ -74,6 +74,21 @@ int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd
     return SHD_OK;
 }
 
+int shd_plan_for(const shd_spec *spec, int threads_per_rank, const shd_machine *machine,
+                 shd_plan *out, shd_estimate *estimate, shd_timeline *timeline, shd_error *err)
+{
+    (void)timeline;
+    const double flops = machine->flops;
+    *estimate = (shd_estimate){.step_s = flops > 0 ? 1e12 / flops : 0};
+    return shd_plan_make(spec, threads_per_rank, out, err);
+}
+
+uint64_t shd_plan_bytes(const shd_plan *plan)
+{
+    const uint64_t page = 2 << 20;
+    return (plan->extent + page - 1) / page * page;
+}
+
 int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
                        shd_source *data, shd_source *eval, const shd_param_source *from,
                        shd_trainer **out, shd_error *err)

@@ -1,4 +1,4 @@
-// Status, WatchStatus and Plan: what is shown is what is.
+// Status and WatchStatus: what is shown is what is.
 #include "tests/service/service.h"
 
 #define STATE(name) SHARD__V1__JOB_STATE__JOB_STATE_##name
@@ -10,15 +10,6 @@ class Status : public Service
     {
         Shard__V1__StatusRequest q = SHARD__V1__STATUS_REQUEST__INIT;
         return call("Status", &q.base, who);
-    }
-    Call plan(const Spec &spec)
-    {
-        Shard__V1__JobSpec copy = spec.m;
-        Shard__V1__PlanRequest q = SHARD__V1__PLAN_REQUEST__INIT;
-        q.spec = &copy;
-        Call c = call("Plan", &q.base);
-        turn_until([&] { return c->finished; });
-        return c;
     }
 };
 
@@ -128,35 +119,4 @@ TEST_F(Status, OneUserWatchesTheStatusOnlySoOften)
             c->go();
         }
     }
-}
-
-TEST_F(Status, APlanIsMadeWithoutFilesOrMemory)
-{
-    start(false);
-    Call c = plan(Spec("x").strategy("zero3").ranks(4).data("/nowhere/at/all"));
-    ASSERT_TRUE(c->ok()) << c->error;
-    Unpacked<Shard__V1__PlanResponse> p(c->sent[0]);
-    EXPECT_TRUE(p->fits);
-    EXPECT_EQ(p->n_memory, 4u);
-    EXPECT_EQ(p->memory[0]->total->planned, (64ull + 8) << 20);
-    EXPECT_EQ(p->memory[0]->total->now, 0u);
-    EXPECT_EQ(p->available, 512ull << 20);
-    EXPECT_STREQ(p->spec->strategy, "zero3");
-    EXPECT_EQ(p->spec->micro_batch, 8u);
-    EXPECT_NE(strstr(p->verdict, "fits: needs 75497472 bytes"), nullptr) << p->verdict;
-    EXPECT_EQ(fake_alive(), 0u);
-}
-
-TEST_F(Status, APlanThatDoesNotFitIsAnAnswerToo)
-{
-    limits.memory_per_rank = 100ull << 20;
-    start(false);
-    Call c = plan(Spec("x").strategy("ddp").ranks(4));
-    ASSERT_TRUE(c->ok()) << c->error;
-    Unpacked<Shard__V1__PlanResponse> p(c->sent[0]);
-    EXPECT_FALSE(p->fits);
-    EXPECT_NE(strstr(p->verdict, "does not fit: needs"), nullptr) << p->verdict;
-    EXPECT_NE(strstr(p->verdict, "--strategy zero3"), nullptr) << p->verdict;
-    EXPECT_EQ(p->memory[0]->total->planned, (256ull + 8) << 20);
-    EXPECT_EQ(plan(Spec("x").ranks(5))->code, SHD_EINVAL);
 }

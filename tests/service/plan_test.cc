@@ -1,0 +1,143 @@
+// Plan: of this daemon, of stated machines, and advice.
+#include "tests/service/service.h"
+
+class Plans : public Service
+{
+  protected:
+    /* on NULL: this daemon. */
+    Call start_plan(const Spec &spec, Shard__V1__Machine *on = nullptr, bool advise = false)
+    {
+        Shard__V1__JobSpec copy = spec.m;
+        Shard__V1__PlanRequest q = SHARD__V1__PLAN_REQUEST__INIT;
+        q.spec = &copy;
+        q.machine = on;
+        q.advise = advise;
+        return call("Plan", &q.base);
+    }
+    Call plan(const Spec &spec, Shard__V1__Machine *on = nullptr, bool advise = false)
+    {
+        Call c = start_plan(spec, on, advise);
+        turn_until([&] { return c->finished; });
+        return c;
+    }
+    Shard__V1__Machine machine = SHARD__V1__MACHINE__INIT;
+};
+
+TEST_F(Plans, AreMadeWithoutFilesOrMemory)
+{
+    start(false);
+    Call c = plan(Spec("x").strategy("zero3").ranks(4).data("/nowhere/at/all"));
+    ASSERT_TRUE(c->ok()) << c->error;
+    Unpacked<Shard__V1__PlanResponse> p(c->sent[0]);
+    EXPECT_TRUE(p->fits);
+    EXPECT_EQ(p->n_memory, 4u);
+    EXPECT_EQ(p->memory[0]->total->planned, (64ull + 8) << 20);
+    EXPECT_EQ(p->memory[0]->total->now, 0u);
+    EXPECT_EQ(p->available, 512ull << 20);
+    EXPECT_STREQ(p->spec->strategy, "zero3");
+    EXPECT_EQ(p->spec->micro_batch, 8u);
+    EXPECT_NE(strstr(p->verdict, "fits: needs 75497472 bytes"), nullptr) << p->verdict;
+    EXPECT_EQ(fake_alive(), 0u);
+}
+
+TEST_F(Plans, ThatDoNotFitAreAnswersToo)
+{
+    limits.memory_per_rank = 100ull << 20;
+    start(false);
+    Call c = plan(Spec("x").strategy("ddp").ranks(4));
+    ASSERT_TRUE(c->ok()) << c->error;
+    Unpacked<Shard__V1__PlanResponse> p(c->sent[0]);
+    EXPECT_FALSE(p->fits);
+    EXPECT_NE(strstr(p->verdict, "does not fit: needs"), nullptr) << p->verdict;
+    EXPECT_NE(strstr(p->verdict, "--strategy zero3"), nullptr) << p->verdict;
+    EXPECT_EQ(p->memory[0]->total->planned, (256ull + 8) << 20);
+    EXPECT_EQ(plan(Spec("x").ranks(5))->code, SHD_EINVAL);
+}
+
+TEST_F(Plans, OfAStatedMachineHaveItsRanksAndMemory)
+{
+    start(false);
+    machine.ranks_per_node = 8;
+    Call c = plan(Spec("x").strategy("zero3").ranks(16384), &machine);
+    ASSERT_TRUE(c->ok()) << c->error;
+    Unpacked<Shard__V1__PlanResponse> p(c->sent[0]);
+    ASSERT_EQ(p->n_memory, 1u) << "one rank stands for all";
+    EXPECT_STREQ(p->memory[0]->tier, "device");
+    EXPECT_EQ(p->degrees[3], 16384u);
+    EXPECT_TRUE(p->fits);
+    EXPECT_EQ(p->available, 0u);
+    EXPECT_NE(strstr(p->verdict, "give --device-memory"), nullptr) << p->verdict;
+    EXPECT_EQ(p->estimate, nullptr);
+    EXPECT_EQ(p->n_advice, 0u);
+
+    machine.device_memory = 1 << 20;
+    Call tight = plan(Spec("x").strategy("zero3").ranks(16384), &machine);
+    ASSERT_TRUE(tight->ok()) << tight->error;
+    Unpacked<Shard__V1__PlanResponse> no(tight->sent[0]);
+    EXPECT_FALSE(no->fits);
+    EXPECT_EQ(no->available, 1u << 20);
+    EXPECT_NE(strstr(no->verdict, "does not fit: needs"), nullptr) << no->verdict;
+}
+
+TEST_F(Plans, RanksOfADaemonAreItsOwn)
+{
+    start(false);
+    EXPECT_EQ(plan(Spec("x").ranks(5), nullptr, true)->code, SHD_EINVAL);
+    EXPECT_TRUE(plan(Spec("x").ranks(5), &machine)->ok());
+    EXPECT_EQ(plan(Spec("x").ranks(16385), &machine)->code, SHD_EINVAL);
+    machine.ranks_per_node = 3;
+    Call c = plan(Spec("x").ranks(4), &machine);
+    EXPECT_EQ(c->code, SHD_EINVAL);
+    EXPECT_NE(c->error.find("--ranks-per-node 3"), std::string::npos) << c->error;
+}
+
+TEST_F(Plans, EstimatesComeWithRates)
+{
+    start(false);
+    machine.flops = 1e12;
+    machine.node_bandwidth = 1e9;
+    Call c = plan(Spec("x").ranks(4), &machine);
+    ASSERT_TRUE(c->ok()) << c->error;
+    Unpacked<Shard__V1__PlanResponse> p(c->sent[0]);
+    ASSERT_NE(p->estimate, nullptr);
+    EXPECT_EQ(p->estimate->step_ms, 1000);
+}
+
+/* The fake's states: 256 MiB of which zero3 on 4 ranks leaves 64, and 8 MiB of activations. */
+TEST_F(Plans, AdviceIsWhatFits)
+{
+    limits.memory_per_rank = 100ull << 20;
+    start(false);
+    Call c = plan(Spec("x").strategy("ddp").ranks(4), nullptr, true);
+    ASSERT_TRUE(c->ok()) << c->error;
+    Unpacked<Shard__V1__PlanResponse> p(c->sent[0]);
+    EXPECT_FALSE(p->fits);
+    EXPECT_EQ(p->n_memory, 4u);
+    ASSERT_GT(p->n_advice, 0u);
+    for (size_t i = 0; i < p->n_advice; i++) {
+        EXPECT_TRUE(p->advice[i]->fits);
+        EXPECT_LE(p->advice[i]->bytes, 100ull << 20);
+        EXPECT_EQ(p->advice[i]->n_degrees, 4u);
+        EXPECT_STREQ(p->advice[i]->activation_checkpointing, "none");
+    }
+    EXPECT_NE(strstr(p->verdict, "would fit: --strategy"), nullptr) << p->verdict;
+}
+
+TEST_F(Plans, AUserMakesFewAtOneTime)
+{
+    start(false);
+    std::vector<Call> calls;
+    for (int i = 0; i < 6; i++) {
+        calls.push_back(start_plan(Spec("x").ranks(4), &machine));
+    }
+    turn_until([&] {
+        return std::all_of(calls.begin(), calls.end(), [](Call &c) { return c->finished; });
+    });
+    int ok = 0;
+    for (Call &c : calls) {
+        ok += c->ok();
+        EXPECT_TRUE(c->ok() || c->code == SHD_EFULL) << c->error;
+    }
+    EXPECT_EQ(ok, 4);
+    EXPECT_TRUE(plan(Spec("x").ranks(4), &machine)->ok());
+}
