@@ -250,6 +250,15 @@ static void raise_descriptor_limit(const shd_config *config)
     }
 }
 
+/* Collectives beside compute take a core from it unless there are cores to spare. */
+static int stream_threads(const shd_config *c, int cpus)
+{
+    if (strcmp(c->stream_threads, "auto") != 0) {
+        return strcmp(c->stream_threads, "yes") == 0;
+    }
+    return (uint64_t)c->ranks * (c->threads_per_rank + 1) <= (uint64_t)cpus;
+}
+
 static void create_ranks(shardd *d)
 {
     const shd_config *c = &d->config;
@@ -258,7 +267,9 @@ static void create_ranks(shardd *d)
     const int spin = (uint64_t)c->ranks * c->threads_per_rank <= (uint64_t)n;
     d->ranks = shd_calloc(c->ranks, sizeof(shd_rank *));
     for (uint32_t i = 0; i < c->ranks; i++) {
-        d->ranks[i] = shd_rank_create(i, shd_device_create_cpu((int)c->threads_per_rank, spin));
+        shd_device *dev = shd_device_create_cpu((int)c->threads_per_rank, spin);
+        shd_device_set_streams(dev, stream_threads(c, n));
+        d->ranks[i] = shd_rank_create(i, dev);
     }
 }
 

@@ -140,6 +140,15 @@ static int check_device(const shd_config *config, shd_error *err)
     return shd_fail(err, SHD_EINVAL, "device = '%.60s': want cpu", config->device);
 }
 
+static int check_stream_threads(const shd_config *config, shd_error *err)
+{
+    const char *value = config->stream_threads;
+    if (strcmp(value, "auto") == 0 || strcmp(value, "yes") == 0 || strcmp(value, "no") == 0) {
+        return SHD_OK;
+    }
+    return shd_fail(err, SHD_EINVAL, "stream_threads = '%.60s': want auto, yes or no", value);
+}
+
 /* MemAvailable of /proc/meminfo, in bytes; 0 when it cannot be read. */
 static uint64_t memory_available(void)
 {
@@ -237,6 +246,7 @@ int shd_config_load(int argc, char *const *argv, shd_config *config, shd_config_
     }
     SHD_TRY(shd_config_flags(argc, argv, config, &file, action, err));
     SHD_TRY(check_device(config, err));
+    SHD_TRY(check_stream_threads(config, err));
     SHD_TRY(resolve_rules(config, err));
     return compute_defaults(config, err);
 }

@@ -35,6 +35,7 @@ typedef struct shd_config {
     char *device;         /* "cpu" */
     uint32_t ranks;       /* >= 1 after shd_config_load */
     uint32_t threads_per_rank;
+    char *stream_threads;     /* "auto", "yes" or "no" */
     uint64_t memory_per_rank; /* bytes that jobs may plan on a rank; > 0 after shd_config_load */
     int memory_is_computed;   /* memory_per_rank follows the free memory, it was not set */
     uint32_t log_level;       /* shd_log_level; (reload) */

@@ -31,7 +31,7 @@ typedef struct shd_key {
     const char *help;
 } shd_key;
 
-#define SHD_N_KEYS 24
+#define SHD_N_KEYS 25
 extern const shd_key shd_keys[SHD_N_KEYS];
 
 /* Where a value stands, for messages: "shardd.conf:12: ranks" or "--ranks". */

@@ -7,6 +7,12 @@
 
 enum { NONE = UINT32_MAX };
 
+/* Elements that are exchanged at a time: for one rank, which keeps the inputs of sums in cache, and
+ * for all, which bounds the receive buffer. Multiples of SHD_BLOCK. */
+enum { REDUCE_CHUNK = 1 << 18, REDUCE_MOST = 1 << 22 };
+
+_Static_assert(REDUCE_MOST / SHD_MAX_WORLD >= SHD_BLOCK, "a block for every rank fits");
+
 typedef struct item {
     uint32_t segment;
     int backward;
@@ -32,8 +38,9 @@ typedef struct builder {
     unit_state *units; /* [n_units] */
     uint32_t gathered; /* units that are full or on their way */
     uint32_t walks;
-    uint64_t bucket_bytes;
-    uint32_t reducing; /* the reduction that is not waited for yet; NONE */
+    uint64_t bucket_bytes;   /* of gradients in the open bucket */
+    int64_t bucket_elements; /* of them, reduced into each rank */
+    uint32_t reducing;       /* the reduction that is not waited for yet; NONE */
 } builder;
 
 const char *shd_instr_name(shd_instr_kind kind)
@@ -58,6 +65,13 @@ shd_strategy shd_schedule_strategy(const shd_strategy *strategy, const shd_unit_
         s.regather = 1;
     }
     return s;
+}
+
+int64_t shd_schedule_chunk(uint32_t world, int64_t length)
+{
+    const int64_t most = REDUCE_MOST / world / SHD_BLOCK * SHD_BLOCK;
+    const int64_t chunk = most < REDUCE_CHUNK ? most : REDUCE_CHUNK;
+    return length < chunk ? length : chunk;
 }
 
 shd_dtype shd_schedule_wire(shd_dtype dtype, shd_dtype reduce_dtype)
@@ -321,6 +335,13 @@ static uint64_t wire_bytes(const builder *b, uint32_t unit)
            shd_dtype_size(shd_schedule_wire(b->in->dtype, b->in->reduce_dtype));
 }
 
+static uint32_t exchanges(const builder *b)
+{
+    const uint32_t world = b->in->strategy.world;
+    const int64_t chunk = shd_schedule_chunk(world, b->bucket_elements);
+    return world > 1 ? (uint32_t)((b->bucket_elements + chunk - 1) / chunk) : 0;
+}
+
 /* Reduces the units collected so far. */
 static void close_bucket(builder *b)
 {
@@ -336,10 +357,12 @@ static void close_bucket(builder *b)
                                             .lane = world > 1 ? SHD_LANE_REDUCE : SHD_LANE_COMPUTE,
                                             .index = out->n_buckets,
                                             .parts = world,
+                                            .calls = exchanges(b),
                                             .bytes = b->bucket_bytes / world * (world - 1)});
     out->n_buckets++;
     out->bucket_first[out->n_buckets + 1] = first + n;
     b->bucket_bytes = 0;
+    b->bucket_elements = 0;
     if (world > 1) {
         b->reducing = at;
         if (!b->in->settings.overlap) {
@@ -359,6 +382,7 @@ static void reduce_after(builder *b, uint32_t i)
         }
         out->bucket_units[out->bucket_first[out->n_buckets + 1]++] = u;
         b->bucket_bytes += wire_bytes(b, u);
+        b->bucket_elements += b->in->layout->units[u].padded / b->in->strategy.world;
         if (b->bucket_bytes >= b->in->settings.bucket_bytes) {
             close_bucket(b);
         }

@@ -44,7 +44,10 @@ typedef struct shd_pipeline_settings {
 } shd_pipeline_settings;
 
 /* As a job has them that asks for nothing: prefetch 1, overlap. */
-#define SHD_PIPELINE_SETTINGS_DEFAULT {1, 0, 0, 1, 0}
+#define SHD_PIPELINE_SETTINGS_DEFAULT                                                              \
+    {                                                                                              \
+        1, 0, 0, 1, 0                                                                              \
+    }
 
 typedef enum shd_instr_kind {
     SHD_INSTR_GATHER = 0, /* unit: its full parameters, from `parts` ranks */
@@ -108,6 +111,9 @@ const char *shd_lane_name(shd_lane lane);
 
 /* The degrees of a unit: those of the job, with p = 1 where the layout keeps parameters whole. */
 shd_strategy shd_schedule_strategy(const shd_strategy *strategy, const shd_unit_layout *unit);
+
+/* Of `length` elements that are reduced into each rank, as many as are exchanged at a time. */
+int64_t shd_schedule_chunk(uint32_t world, int64_t length);
 
 /* In which gradients travel: widening is exact, so that what is summed in fp32 travels in the
  * compute dtype; what is summed in another dtype is rounded to it before. */

@@ -5,12 +5,6 @@
 #include "daemon/shard/schedule.h"
 #include "daemon/shard/unit_internal.h"
 
-/* Elements of one atom that are exchanged at a time, which keeps the tree's inputs in cache, and of
- * all atoms, which bounds the receive buffer. Multiples of SHD_BLOCK. */
-enum { REDUCE_CHUNK = 1 << 18, REDUCE_MOST = 1 << 22 };
-
-_Static_assert(REDUCE_MOST / SHD_MAX_WORLD >= SHD_BLOCK, "a block of every atom fits");
-
 static int64_t min64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -40,8 +34,7 @@ static int take_buffers(shd_units *units, shd_bucket *b, shd_error *err)
     for (uint32_t k = 0; k < b->n; k++) {
         b->length += atom_length(units, b->units[k]);
     }
-    const int64_t most = REDUCE_MOST / world / SHD_BLOCK * SHD_BLOCK;
-    b->chunk = min64(min64(REDUCE_CHUNK, most), b->length);
+    b->chunk = shd_schedule_chunk(units->strategy.world, b->length);
     SHD_TRY(shd_unit_take(units, SHD_TAG_COMM, wire, b->chunk * world, &b->recv, err));
     if (!sent_in_place(units, b->n)) {
         SHD_TRY(shd_unit_take(units, SHD_TAG_COMM, wire, b->chunk * world, &b->send, err));

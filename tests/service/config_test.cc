@@ -83,6 +83,7 @@ TEST_F(Config, Defaults)
     EXPECT_STREQ(config.state_dir, "/var/lib/shardd");
     EXPECT_STREQ(config.device, "cpu");
     EXPECT_EQ(config.threads_per_rank, 1u);
+    EXPECT_STREQ(config.stream_threads, "auto");
     EXPECT_GE(config.ranks, 1u);
     EXPECT_GE(config.memory_per_rank, 1u << 20);
     EXPECT_EQ(config.log_level, static_cast<uint32_t>(SHD_LOG_INFO));
@@ -197,6 +198,7 @@ TEST_F(Config, WrongFlagsAreRefused)
         {{"--"}, "'--'"},
         {{"-h"}, "'-h'"},
         {{"--device", "tpu"}, "want cpu"},
+        {{"--stream-threads", "maybe"}, "want auto, yes or no"},
         {{"--admin-user", "no-such-user"}, "no-such-user"},
         {{"--allow-group", "no-such-group"}, "no-such-group"},
         {{"--data-root", "relative"}, "absolute"},

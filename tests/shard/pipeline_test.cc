@@ -65,7 +65,19 @@ class Chain
                                            train};
         shd_program program = {};
         EXPECT_EQ(0, shd_program_make(&config, &program, nullptr));
+        shd_comm_count before[SHD_COMM_KIND_COUNT], after[SHD_COMM_KIND_COUNT], said = {0, 0};
+        shd_comm_counts(comm_, before);
         const int rc = shd_pipeline_run(&pipeline, &program, &units, err);
+        shd_comm_counts(comm_, after);
+        for (int k = 0; k < SHD_COMM_KIND_COUNT; k++) {
+            said.bytes += after[k].bytes - before[k].bytes;
+            said.calls += after[k].calls - before[k].calls;
+        }
+        for (uint32_t i = 0; i < program.n && rc == 0; i++) { // instructions say what they move
+            said.bytes -= program.instrs[i].bytes;
+            said.calls -= program.instrs[i].calls;
+        }
+        EXPECT_TRUE(rc < 0 || (said.bytes == 0 && said.calls == 0));
         shd_program_fini(&program);
         return rc;
     }

@@ -226,6 +226,7 @@ TEST(Schedule, InstructionsSayWhatTheyMove)
         if (p.list.instrs[i].kind == SHD_INSTR_REDUCE) {
             const uint32_t u = p.Bucket(p.list.instrs[i].index)[0];
             EXPECT_EQ(SHD_LANE_REDUCE, p.list.instrs[i].lane);
+            EXPECT_EQ(1u, p.list.instrs[i].calls);
             EXPECT_EQ(static_cast<uint64_t>(p.layout.units[u].padded) * 2 / 4 * 3,
                       p.list.instrs[i].bytes);
         }
@@ -233,6 +234,19 @@ TEST(Schedule, InstructionsSayWhatTheyMove)
     m.reduce_dtype = SHD_F16;
     EXPECT_EQ(SHD_F16, shd_schedule_wire(SHD_BF16, SHD_F16));
     EXPECT_EQ(SHD_BF16, shd_schedule_wire(SHD_BF16, SHD_F32));
+}
+
+TEST(Schedule, ExchangesAreBoundedPerRankAndInAll)
+{
+    EXPECT_EQ(1000, shd_schedule_chunk(2, 1000));
+    EXPECT_EQ(1 << 18, shd_schedule_chunk(2, 10000000));
+    EXPECT_EQ(1 << 16, shd_schedule_chunk(64, 10000000));
+    EXPECT_EQ(SHD_BLOCK, shd_schedule_chunk(SHD_MAX_WORLD, 10000000));
+    Model m = Chain(1);
+    m.numel[0] = 1000000;
+    const Program p(m, "ddp", 2, {});
+    EXPECT_EQ(SHD_INSTR_REDUCE, p.list.instrs[3].kind);
+    EXPECT_EQ(2u, p.list.instrs[3].calls) << "half a million elements a rank";
 }
 
 Model Random(std::mt19937 *random)

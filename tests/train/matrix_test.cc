@@ -58,7 +58,8 @@ Draw Make(uint32_t seed)
                                            {SHD_OPTIM_SGD, 0, 0, 0, 0, 0},
                                            {SHD_OPTIM_LION, 0.9, 0.99, 0, 0, 0}};
     Draw d;
-    const uint32_t arch = random() % kModels, world = Pick<uint32_t>(&random, {1, 2, 3, 4});
+    const uint32_t arch = random() % kModels,
+                   world = Pick<uint32_t>(&random, {1, 2, 3, 4, 4, 6, 8});
     shd_spec &s = d.spec = shd::SmallSpec("ddp", world);
     s.model = Model(arch);
     s.dtype = types[seed % 3];
@@ -94,6 +95,44 @@ Draw Make(uint32_t seed)
     return d;
 }
 
+uint32_t Divisor(std::mt19937 *random, uint32_t of)
+{
+    std::vector<uint32_t> all;
+    for (uint32_t d = 1; d <= of; d++) {
+        if (of % d == 0) {
+            all.push_back(d);
+        }
+    }
+    return Pick(random, all);
+}
+
+// Every preset, those with groups of a drawn size, and two drawn triples; ddp comes first.
+std::vector<std::pair<std::string, shd_strategy>> Strategies(std::mt19937 *random, uint32_t world)
+{
+    std::vector<std::pair<std::string, shd_strategy>> all;
+    for (const char *name : {"ddp", "zero1", "zero2", "zero3", "shard_grad_op", "hybrid_shard",
+                             "hybrid_shard_zero2", "mics", "hpz", "megatron"}) {
+        const std::string preset = name;
+        const bool grouped = preset[0] == 'h' || preset[0] == 'm';
+        shd_strategy_request request = {};
+        request.world = world;
+        request.name = name;
+        request.group = grouped ? Divisor(random, world) : 0;
+        shd_strategy s = {};
+        shd_error err = {};
+        EXPECT_EQ(0, shd_strategy_resolve(&request, &s, &err)) << err.message;
+        all.emplace_back(preset + " k=" + std::to_string(request.group), s);
+    }
+    for (int i = 0; i < 2; i++) {
+        const uint32_t o = Divisor(random, world), g = Divisor(random, o), p = Divisor(random, g);
+        const uint32_t degrees[3] = {p, g, o};
+        shd_strategy s = {};
+        EXPECT_EQ(0, shd_strategy_make("", degrees, 3, world, &s, nullptr));
+        all.emplace_back(std::to_string(p) + "," + std::to_string(g) + "," + std::to_string(o), s);
+    }
+    return all;
+}
+
 // How movement is laid beside compute: nothing of it may show in the results.
 struct Movement {
     shd_pipeline_settings settings = {};
@@ -111,13 +150,7 @@ Movement Move(std::mt19937 *random, const shd_strategy &strategy)
     m.settings.persist_below = Pick<uint64_t>(random, {0, 0, 25, 200, 1000});
     m.threads = (*random)() % 2;
     if (strategy.p > 1 && (*random)() % 2) {
-        std::vector<uint32_t> parts;
-        for (uint32_t n = 1; n <= strategy.p; n++) {
-            if (strategy.p % n == 0) {
-                parts.push_back(n);
-            }
-        }
-        m.regather = Pick(random, parts);
+        m.regather = Divisor(random, strategy.p);
     }
     if (strategy.p > 1 && (m.regather > 0 ? m.regather : strategy.regather) > 1 &&
         (*random)() % 2) {
@@ -188,18 +221,18 @@ TEST_P(Matrix, EveryStrategyAndCheckpointingGivesTheSameBitsInThePlannedMemory)
     shd::DataFile file(4000);
     shd::Trace first;
     std::mt19937 random(1000 + GetParam());
-    for (const char *strategy : {"ddp", "zero1", "zero2", "zero3", "shard_grad_op"}) {
+    for (const auto &named : Strategies(&random, d.spec.strategy.world)) {
+        const std::string &strategy = named.first;
         for (int checkpointing : {0, 1, 2}) {
             // Every strategy as drawn; the other ways to checkpoint under one of them.
-            if (checkpointing != d.spec.checkpointing && std::string(strategy) != "zero3") {
+            if (checkpointing != d.spec.checkpointing && strategy != "zero3 k=0") {
                 continue;
             }
             shd_spec spec = d.spec;
             spec.checkpointing = static_cast<shd_checkpointing>(checkpointing);
-            ASSERT_EQ(0, shd_strategy_make(strategy, nullptr, 0, spec.strategy.world,
-                                           &spec.strategy, nullptr));
+            spec.strategy = named.second;
             const Movement move = first.losses.empty() ? Movement() : Move(&random, spec.strategy);
-            SCOPED_TRACE(std::string(strategy) + " " + move.name);
+            SCOPED_TRACE(strategy + " " + move.name);
             spec.pipeline = move.settings;
             spec.strategy.regather = move.regather > 0 ? move.regather : spec.strategy.regather;
             shd::Engine engine(spec, file.Open(), nullptr, 1, nullptr, move.threads);
