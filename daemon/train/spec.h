@@ -71,10 +71,9 @@ typedef struct shd_spec {
 
 /* Checks `in` against itself and against a daemon of `max_ranks` ranks, of which `node_ranks` are
  * on a node (0: all), and fills *out. `config` is that of the model directory in->model; NULL:
- * in->model is a preset. Every refusal names the field
- * as its CLI flag, the value, and what is accepted; what another version may offer but this one
- * does not is SHD_EUNSUPPORTED. A setting that has no effect on such a job is refused. Files are
- * not touched. */
+ * in->model is a preset. Every refusal names the field as its CLI flag, the value, and what is
+ * accepted; what another version may offer but this one does not is SHD_EUNSUPPORTED. A setting
+ * that has no effect on such a job is refused. Files are not touched. */
 int shd_spec_resolve(const Shard__V1__JobSpec *in, uint32_t max_ranks, uint32_t node_ranks,
                      const shd_model_config *config, shd_spec *out, shd_error *err);
 /* A copy with strings of its own. */
