@@ -4,7 +4,8 @@ other jobs."""
 import harness
 from harness import count, untimed
 
-STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "no_shard", "full_shard")
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "no_shard", "full_shard", "shard_grad_op")
+GROUPED = ("hybrid_shard", "hybrid_shard_zero2", "mics", "hpz", "megatron")
 
 
 class Determinism(harness.TestCase):
@@ -29,9 +30,10 @@ class Determinism(harness.TestCase):
             for accumulation in count((1, 4), (1, 4), (2,)):
                 shape = ["--ranks", ranks, "--global-batch", ranks * accumulation, "--clip", "0.5"]
                 expected = None
-                for strategy in STRATEGIES + STRATEGIES[:1]:
+                for strategy in STRATEGIES + GROUPED + STRATEGIES[:1]:
                     with self.subTest(ranks=ranks, accumulation=accumulation, strategy=strategy):
-                        lines = self.run_job(daemon, "d", "--strategy", strategy, *shape)
+                        group = ["--shard-group", 2] if strategy in GROUPED and ranks % 2 == 0 else []
+                        lines = self.run_job(daemon, "d", "--strategy", strategy, *group, *shape)
                         expected = expected or lines
                         self.assertEqual(lines, expected)
                         daemon.ok("delete", "d")

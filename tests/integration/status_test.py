@@ -55,7 +55,7 @@ class Status(harness.TestCase):
         for strategy, degrees in (("ddp", (1, 1, 1)), ("zero1", (1, 1, 4)), ("zero2", (1, 4, 4)), ("zero3", (4, 4, 4))):
             with self.subTest(strategy=strategy):
                 plan = daemon.ok("--json", "plan", "--model", "gpt-byte-1m", "--strategy", strategy, "--ranks", 4,
-                                 "--micro-batch", 1, "--seq-len", 16).json
+                                 "--micro-batch", 1, "--seq-len", 16, "--prefetch", 0).json
                 self.assertEqual(plan["degrees"], list(degrees) + [4])
                 elements = plan["parameters"] + plan["padding"]
                 tags = plan["memory"][0]["tags"]
@@ -66,6 +66,40 @@ class Status(harness.TestCase):
                                        ("all_gather", "reduce_scatter", "all_reduce"))
                 passes = 3 if strategy == "zero3" else 2
                 self.assertEqual(gradient_traffic, passes * 4 * elements * 3 // 4)
+
+    def test_presets_say_their_degrees(self):
+        daemon = self.daemon(ranks=4)
+        for flags, name, degrees, reshard in (
+                (["--strategy", "no_shard"], "ddp", (1, 1, 1), None),
+                (["--strategy", "shard_grad_op"], "shard_grad_op", (4, 4, 4), "no"),
+                (["--strategy", "hybrid_shard"], "zero3", (4, 4, 4), "yes"),
+                (["--strategy", "hybrid_shard", "--shard-group", 2], "hybrid_shard", (2, 2, 2), "yes"),
+                (["--strategy", "mics", "--shard-group", 2], "hybrid_shard", (2, 2, 2), "yes"),
+                (["--strategy", "hybrid_shard_zero2", "--shard-group", 2], "hybrid_shard_zero2", (2, 2, 2), "no"),
+                (["--strategy", "hpz", "--shard-group", 2], "hpz", (2, 4, 4), "yes"),
+                (["--strategy", "hpz", "--shard-group", 1], "zero2", (1, 4, 4), None),
+                (["--strategy", "megatron", "--shard-group", 2], "megatron", (2, 2, 4), "yes"),
+                (["--shard-degrees", "1,2,4"], "custom", (1, 2, 4), None),
+                (["--reshard-after-forward", 2], "zero3", (4, 4, 4), "2"),
+                (["--reshard-after-forward", "no"], "shard_grad_op", (4, 4, 4), "no"),
+        ):
+            with self.subTest(flags=flags):
+                asked = flags[1] if flags[0] == "--strategy" else ""
+                plan = daemon.ok("--json", "plan", "--model", "gpt-byte-1m", *flags).json
+                self.assertEqual((plan["spec"]["strategy"], tuple(plan["degrees"])), (name, degrees + (4,)))
+                self.assertEqual(plan["spec"].get("reshard-after-forward"), reshard)
+                self.assertEqual(plan["asked_strategy"], asked)
+                job = daemon.submit("p", 1, *flags)
+                self.assertEqual((job["strategy"], tuple(job["degrees"])), (name, degrees + (4,)))
+                self.assertEqual((job["reshard_after_forward"], job["asked_strategy"]), (reshard, asked))
+                daemon.wait_state("p", "done")
+                status = daemon.status()["jobs"][0]
+                self.assertEqual((status["strategy_in_use"], tuple(status["degrees"])), (name, degrees + (4,)))
+                self.assertEqual(status["reshard_after_forward"], reshard)
+                text = daemon.ok("plan", "--model", "gpt-byte-1m", *flags).out
+                self.assertIn("%s p,g,o %u,%u,%u of 4 ranks" % ((name,) + degrees), text)
+                self.assertEqual("(what %s is here)" % asked in text, asked not in ("", name))
+                daemon.ok("delete", "p")
 
     def test_what_is_in_use_is_shown(self):
         daemon = self.daemon(ranks=2)

@@ -29,7 +29,7 @@
 //                   `run` with g = 1 once a step instead: r n (W-1)/W.
 //   all_reduce      once r n/o (m-1)/m over the m = W/o ranks that hold the same optimizer part:
 //                   the gathering half of ddp's all-reduce, m = W; ZeRO: 2Ψ in all.
-//   norm            once 8 bytes for every 256 elements, n/o (o-1) of them.
+//   norm            once 8 bytes for every SHD_BLOCK elements, n/o (o-1) of them.
 // Parameters that persist are gathered by nobody, and their update goes to all: p = 1 for them.
 //
 // How many copies a round needs is the model's chain: embedding, L blocks, head, and back. A block
@@ -45,6 +45,7 @@
 #include <vector>
 
 #include "daemon/model/model.h"
+#include "daemon/shard/layout.h"
 #include "daemon/train/spec.h"
 
 namespace shd
@@ -76,7 +77,7 @@ inline std::vector<FormUnit> FormUnits(const shd_spec &spec)
         FormUnit &unit =
             numel < spec.pipeline.persist_below ? small : units[shd_model_param(model, i)->unit];
         unit.parameters += numel;
-        unit.n += RoundUp(numel, 256);
+        unit.n += RoundUp(numel, SHD_PARAM_ALIGN);
     }
     shd_model_free(model);
     const uint32_t L = static_cast<uint32_t>(spec.model.n_layer), d = spec.pipeline.prefetch;
@@ -93,7 +94,7 @@ inline std::vector<FormUnit> FormUnits(const shd_spec &spec)
     }
     units.push_back(small);
     for (FormUnit &unit : units) {
-        unit.n = RoundUp(unit.n, UINT64_C(256) * spec.strategy.world);
+        unit.n = RoundUp(unit.n, uint64_t{SHD_BLOCK} * spec.strategy.world);
     }
     units.erase(std::remove_if(units.begin(), units.end(),
                                [](const FormUnit &unit) { return unit.parameters == 0; }),
@@ -151,7 +152,7 @@ inline FormComm CommOf(const shd_spec &spec)
         sum.all_gather += c * (n / s.o) * (s.o / p - 1);
         sum.reduce_scatter += once ? r * (n / W) * (W - 1) : A * w * (n / W) * (W - 1);
         sum.all_reduce += r * (n / W) * (W / s.o - 1);
-        sum.norm += 8 * (n / s.o / 256) * (s.o - 1);
+        sum.norm += 8 * (n / s.o / SHD_BLOCK) * (s.o - 1);
     }
     return sum;
 }
