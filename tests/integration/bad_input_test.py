@@ -71,7 +71,6 @@ class Flags(BadInput):
                 (["--warmup", 6], ["--warmup", "6", "5"]),
                 (["--shard-degrees", "2,1,1"], ["2,1,1"]),
                 (["--shard-degrees", "3,3,3"], ["3"]),
-                (["--shard-degrees", "1,2"], ["--shard-degrees", "P,G,O"]),
                 (["--strategy", "zero1", "--shard-degrees", "2,2,2"], ["zero1", "1,1,2", "2,2,2"]),
                 (["--strategy", "hybrid_shard", "--shard-group", 3], ["--shard-group 3", "1 to 2"]),
                 (["--strategy", "zero3", "--shard-group", 2], ["--shard-group 2", "no effect"]),
