@@ -107,6 +107,7 @@ TEST_P(Forms, OfStatesAndCommunicationAreThePlan)
         spec.checkpointing = static_cast<shd_checkpointing>(random() % 3);
         spec.pipeline.prefetch = random() % 4;
         spec.pipeline.bucket_bytes = random() % 2 ? 0 : 50000;
+        spec.pipeline.persist_below = random() % 2 ? 0 : 700; // norms, biases, a few weights
         if (spec.strategy.regather > 1) {
             spec.pipeline.max_gathered = random() % 2 ? 0 : 1 + random() % 4;
         }
@@ -114,7 +115,8 @@ TEST_P(Forms, OfStatesAndCommunicationAreThePlan)
                      std::to_string(spec.accumulation) + " " + shd_dtype_name(spec.dtype) + "/" +
                      shd_dtype_name(spec.reduce_dtype) + " prefetch " +
                      std::to_string(spec.pipeline.prefetch) + " of " +
-                     std::to_string(spec.pipeline.max_gathered));
+                     std::to_string(spec.pipeline.max_gathered) + " persist below " +
+                     std::to_string(spec.pipeline.persist_below));
         shd_plan plan;
         shd_error err = {};
         ASSERT_EQ(0, shd_plan_make(&spec, 1, &plan, &err)) << err.message;
