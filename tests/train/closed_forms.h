@@ -30,7 +30,8 @@
 //   all_reduce      once r n/o (m-1)/m over the m = W/o ranks that hold the same optimizer part:
 //                   the gathering half of ddp's all-reduce, m = W; ZeRO: 2Ψ in all.
 //   norm            once 8 bytes for every SHD_BLOCK elements, n/o (o-1) of them.
-// Parameters that persist are gathered by nobody, and their update goes to all: p = 1 for them.
+// Parameters that persist lie in one unit, are gathered by nobody, and their update goes to all:
+// p = 1 for them. (Where p is 1 anyway they stay in the units of the model.)
 //
 // How many copies a round needs is the model's chain: embedding, L blocks, head, and back. A block
 // is gathered for forward and for backward; not again when it is still there, because at most
@@ -74,8 +75,8 @@ inline std::vector<FormUnit> FormUnits(const shd_spec &spec)
     FormUnit small = {0, 0, 0, true};
     for (uint32_t i = 0; i < shd_model_n_params(model); i++) {
         const uint64_t numel = static_cast<uint64_t>(shd_param_numel(shd_model_param(model, i)));
-        FormUnit &unit =
-            numel < spec.pipeline.persist_below ? small : units[shd_model_param(model, i)->unit];
+        const bool persists = spec.strategy.p > 1 && numel < spec.pipeline.persist_below;
+        FormUnit &unit = persists ? small : units[shd_model_param(model, i)->unit];
         unit.parameters += numel;
         unit.n += RoundUp(numel, SHD_PARAM_ALIGN);
     }
