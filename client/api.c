@@ -42,6 +42,7 @@ UNARY(reshard, "Reshard", ReshardRequest, Job, job)
 STREAM(generate, "Generate", GenerateRequest, generate_response)
 STREAM(tokenize, "Tokenize", TokenizeRequest, tokenize_response)
 STREAM(watch, "Watch", WatchRequest, event)
+STREAM(trace, "Trace", TraceRequest, trace_response)
 STREAM(watch_status, "WatchStatus", WatchStatusRequest, status_response)
 
 int shc_health(shc_client *client, const char *service,

@@ -50,7 +50,7 @@ typedef struct shc_command {
 extern const shc_command shc_cmd_submit, shc_cmd_attach, shc_cmd_jobs, shc_cmd_status, shc_cmd_plan,
     shc_cmd_pause, shc_cmd_resume, shc_cmd_cancel, shc_cmd_delete, shc_cmd_checkpoint,
     shc_cmd_export, shc_cmd_eval, shc_cmd_generate, shc_cmd_tokenize, shc_cmd_reshard, shc_cmd_logs,
-    shc_cmd_version, shc_cmd_help;
+    shc_cmd_trace, shc_cmd_version, shc_cmd_help;
 
 /* All commands in the order of the help; NULL ends. */
 extern const shc_command *const shc_commands[];

@@ -15,6 +15,7 @@ typedef struct export_args {
 
 static const shc_option options[] = {
     {.name = "output",
+     .letter = 'o',
      .value = "DIR",
      .type = SHC_PATH,
      .at = offsetof(export_args, output),

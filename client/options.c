@@ -452,11 +452,20 @@ static void unknown_flag(const shc_syntax *syntax, const char *name, size_t n, s
     shc_buf_printf(message, "see shardctl%s%s --help", *syntax->name ? " " : "", syntax->name);
 }
 
-/* One flag at argv[*i]; moves *i over its value. */
-static int parse_flag(const shc_syntax *syntax, int argc, char **argv, int *i, void *args,
-                      shc_keep *keep, shc_given *given, shc_buf *message)
+/* The name of the flag that a letter stands for, or NULL. */
+static const char *name_of_letter(const shc_syntax *syntax, char letter)
 {
-    const char *name = argv[*i] + 2;
+    for (size_t t = 0; syntax->tables[t]; t++)
+        for (size_t i = 0; i < syntax->tables[t]->n; i++)
+            if (syntax->tables[t]->options[i].letter == letter)
+                return syntax->tables[t]->options[i].name;
+    return NULL;
+}
+
+/* One flag at argv[*i], called `name`, perhaps with "=value"; moves *i over its value. */
+static int parse_flag(const shc_syntax *syntax, const char *name, int argc, char **argv, int *i,
+                      void *args, shc_keep *keep, shc_given *given, shc_buf *message)
+{
     const size_t n = strcspn(name, "=");
     const char *text = name[n] == '=' ? name + n + 1 : NULL;
 
@@ -514,14 +523,18 @@ int shc_options_parse(const shc_syntax *syntax, int argc, char **argv, void *arg
     for (size_t t = 0; syntax->tables[t]; t++)
         given->flags[t] = shc_calloc(syntax->tables[t]->n, 1);
     for (int i = 0; i < argc; i++) {
-        const char *arg = argv[i];
+        const char *arg = argv[i], *name;
         if (flags && !strcmp(arg, "--")) {
             flags = 0;
         } else if (flags && (!strcmp(arg, "--help") || !strcmp(arg, "-h"))) {
             given->help = 1;
             return 0;
         } else if (flags && !strncmp(arg, "--", 2)) {
-            if (parse_flag(syntax, argc, argv, &i, args, keep, given, message))
+            if (parse_flag(syntax, arg + 2, argc, argv, &i, args, keep, given, message))
+                return -1;
+        } else if (flags && arg[0] == '-' && arg[1] && !arg[2] &&
+                   (name = name_of_letter(syntax, arg[1]))) {
+            if (parse_flag(syntax, name, argc, argv, &i, args, keep, given, message))
                 return -1;
         } else if (flags && arg[0] == '-' && arg[1]) {
             shc_buf_puts(message, "unknown flag ");
@@ -586,7 +599,10 @@ void shc_options_help(const shc_syntax *syntax, size_t width, shc_buf *out)
         for (size_t i = 0; i < syntax->tables[t]->n; i++) {
             const shc_option *o = &syntax->tables[t]->options[i];
             const size_t start = out->len;
-            shc_buf_printf(out, "  --%s", o->name);
+            if (o->letter)
+                shc_buf_printf(out, "  -%c, --%s", o->letter, o->name);
+            else
+                shc_buf_printf(out, "  --%s", o->name);
             if (o->value)
                 shc_buf_printf(out, o->type == SHC_OPT_NUM ? " [%s]" : " %s", o->value);
             size_t column = out->len - start;

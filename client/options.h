@@ -43,6 +43,7 @@ typedef struct shc_option {
     int mark;        /* 0: none */
     double min, max; /* accepted numbers; max 0: what the type holds */
     const char *help;
+    char letter; /* -L means --name; 0: none */
 } shc_option;
 
 typedef struct shc_option_table {

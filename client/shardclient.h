@@ -91,13 +91,15 @@ int shc_tokenize(shc_client *client, const Shard__V1__TokenizeRequest *request, 
                  shc_error *err);
 int shc_watch(shc_client *client, const Shard__V1__WatchRequest *request, shc_stream **out,
               shc_error *err);
+int shc_trace(shc_client *client, const Shard__V1__TraceRequest *request, shc_stream **out,
+              shc_error *err);
 int shc_watch_status(shc_client *client, const Shard__V1__WatchStatusRequest *request,
                      shc_stream **out, shc_error *err);
 
 /* Waits up to timeout_ms (negative: without end) for the next message. SHC_MESSAGE: *out is it
- * (GenerateResponse, TokenizeResponse, Event or StatusResponse by the call that opened the stream),
- * freed with shc_message_free. SHC_END: the daemon ended the stream. SHC_TIMEOUT: nothing yet, ask
- * again. Negative: the stream broke or was interrupted. */
+ * (GenerateResponse, TokenizeResponse, Event, TraceResponse or StatusResponse by the call that
+ * opened the stream), freed with shc_message_free. SHC_END: the daemon ended the stream.
+ * SHC_TIMEOUT: nothing yet, ask again. Negative: the stream broke or was interrupted. */
 int shc_stream_next(shc_stream *stream, int64_t timeout_ms, ProtobufCMessage **out, shc_error *err);
 void shc_message_free(ProtobufCMessage *message);
 /* Cancels what is not finished and frees. NULL is fine. */

@@ -9,25 +9,10 @@
 #include "client/mem.h"
 
 const shc_command *const shc_commands[] = {
-    &shc_cmd_submit,
-    &shc_cmd_attach,
-    &shc_cmd_jobs,
-    &shc_cmd_status,
-    &shc_cmd_plan,
-    &shc_cmd_pause,
-    &shc_cmd_resume,
-    &shc_cmd_cancel,
-    &shc_cmd_delete,
-    &shc_cmd_logs,
-    &shc_cmd_generate,
-    &shc_cmd_eval,
-    &shc_cmd_tokenize,
-    &shc_cmd_checkpoint,
-    &shc_cmd_export,
-    &shc_cmd_reshard,
-    &shc_cmd_version,
-    &shc_cmd_help,
-    NULL,
+    &shc_cmd_submit, &shc_cmd_attach,   &shc_cmd_jobs,    &shc_cmd_status,   &shc_cmd_plan,
+    &shc_cmd_pause,  &shc_cmd_resume,   &shc_cmd_cancel,  &shc_cmd_delete,   &shc_cmd_logs,
+    &shc_cmd_trace,  &shc_cmd_generate, &shc_cmd_eval,    &shc_cmd_tokenize, &shc_cmd_checkpoint,
+    &shc_cmd_export, &shc_cmd_reshard,  &shc_cmd_version, &shc_cmd_help,     NULL,
 };
 
 static const shc_option global_options[] = {

@@ -185,6 +185,9 @@ static void job_lines(shc_buf *out, const shc_term *term, const Shard__V1__JobSt
     if (*s->tokenizer)
         item(&i, NULL, "tokenizer %s", s->tokenizer);
     item(&i, NULL, "determinism %s (width %u)", s->determinism, s->reduction_width);
+    if (s->job->last && s->job->n_rank_ids > 1)
+        item(&i, NULL, "exposed communication %.0f%%%s", 100 * s->exposed_comm,
+             s->overlap ? "" : " (no overlap)");
     item(&i, NULL, "%u queued", s->queued);
     item(&i, NULL, "%u watching", s->watchers);
     item(&i, NULL, "owner %s", job->owner);
@@ -241,7 +244,9 @@ static void json_job_status(shc_json *json, const Shard__V1__JobStatus *s)
     shc_json_u64(json, "accumulation", s->accumulation);
     shc_json_u64(json, "skipped_steps", s->skipped_steps);
     shc_json_num(json, "loss_scale", s->loss_scale);
+    shc_json_bool(json, "overlap", s->overlap);
     if (s->job->last) {
+        shc_json_num(json, "exposed_comm", s->exposed_comm);
         shc_json_num(json, "grad_norm", s->job->last->grad_norm);
         shc_json_num(json, "lr", s->job->last->lr);
         shc_json_num(json, "step_ms", s->job->last->step_ms);

@@ -29,6 +29,7 @@
 #include "daemon/service/rpc_plan.h"
 #include "daemon/service/rpc_status.h"
 #include "daemon/service/rpc_tokenize.h"
+#include "daemon/service/rpc_trace.h"
 #include "daemon/service/rpc_watch.h"
 #include "daemon/service/statedir.h"
 #include "proto/shd_version.h"
@@ -331,7 +332,8 @@ static int create_rpc(shardd *d, shd_error *err)
         {shd_rpc_jobs_methods, d->jobs},         {shd_rpc_drive_methods, d->jobs},
         {shd_rpc_generate_methods, d->jobs},     {shd_rpc_watch_methods, d->jobs},
         {shd_rpc_tokenize_methods, d->tokenize}, {shd_rpc_export_methods, d->jobs},
-        {shd_rpc_plan_methods, d->jobs},         {shd_rpc_status_methods, d->status},
+        {shd_rpc_plan_methods, d->jobs},         {shd_rpc_trace_methods, d->jobs},
+        {shd_rpc_status_methods, d->status},
     };
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         size_t n;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "daemon/base/mem.h"
 #include "daemon/comm/comm_impl.h"
@@ -123,10 +124,27 @@ int shd_comm_split(shd_comm *comm, const uint32_t *members, uint32_t n, shd_comm
     return comm->vtable->split(comm, members, n, out, err);
 }
 
+static _Thread_local uint64_t thread_ns;
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t shd_comm_thread_ns(void)
+{
+    return thread_ns;
+}
+
 static int run(shd_comm *comm, const shd_comm_call *call, shd_device *dev, uint64_t sent,
                shd_error *err)
 {
-    SHD_TRY(comm->vtable->call(comm, call, dev, err));
+    const uint64_t began = now_ns();
+    const int rc = comm->vtable->call(comm, call, dev, err);
+    thread_ns += now_ns() - began;
+    SHD_TRY(rc);
     shd_comm_counter *counter = &comm->counters[call->kind];
     atomic_fetch_add_explicit(&counter->bytes, sent, memory_order_relaxed);
     atomic_fetch_add_explicit(&counter->calls, 1, memory_order_relaxed);

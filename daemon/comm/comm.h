@@ -117,6 +117,10 @@ void shd_comm_abort(shd_comm *comm, int code, const char *message);
 /* 0, or what the communicator was aborted with: for long work between collectives. Any thread. */
 int shd_comm_check(const shd_comm *comm, shd_error *err);
 
+/* Nanoseconds that the calling thread has spent in collectives, its waits for other ranks among
+ * them, since it started. */
+uint64_t shd_comm_thread_ns(void);
+
 /* Copies of the counters; any thread. */
 void shd_comm_counts(const shd_comm *comm, shd_comm_count out[SHD_COMM_KIND_COUNT]);
 

@@ -239,6 +239,8 @@ Shard__V1__JobStatus *shd_encode_status(const shd_job *job, shd_scratch *scratch
     m->watchers = job->n_observers;
     m->accumulation = spec->accumulation;
     m->skipped_steps = job->skipped;
+    m->exposed_comm = job->exposed_last_step;
+    m->overlap = spec->pipeline.overlap;
     m->loss_scale = job->trainer != NULL ? shd_trainer_loss_scale(job->trainer) : 0.0;
     return m;
 }

@@ -48,6 +48,10 @@ void shd_job_notify(shd_job *job)
         next = o->next;
         o->changed(o);
     }
+    for (shd_job_tracer *t = job->tracers, *next; t != NULL && shd_job_ended(job); t = next) {
+        next = t->next;
+        t->over(t);
+    }
 }
 
 void shd_job_set_state(shd_job *job, Shard__V1__JobState state, int code, const char *reason)
@@ -205,6 +209,25 @@ void shd_job_unobserve(shd_job *job, shd_job_observer *observer)
         observer->next->link = observer->link;
     }
     job->n_observers--;
+}
+
+void shd_job_trace(shd_job *job, shd_job_tracer *tracer)
+{
+    tracer->armed = 0;
+    tracer->next = job->tracers;
+    tracer->link = &job->tracers;
+    if (tracer->next != NULL) {
+        tracer->next->link = &tracer->next;
+    }
+    job->tracers = tracer;
+}
+
+void shd_job_untrace(shd_job_tracer *tracer)
+{
+    *tracer->link = tracer->next;
+    if (tracer->next != NULL) {
+        tracer->next->link = tracer->link;
+    }
 }
 
 static void wait_link(shd_job_wait **list, shd_job_wait *wait)

@@ -38,6 +38,15 @@ typedef struct shd_job_observer {
     struct shd_job_observer *next, **link;
 } shd_job_observer;
 
+/* Sees what the ranks do, from the beginning of the next step; embedded in a call. */
+typedef struct shd_job_tracer {
+    /* An item with gradients or of the optimizer came back well; shd_trainer_timeline has it. */
+    void (*worked)(struct shd_job_tracer *tracer, const shd_work *work);
+    void (*over)(struct shd_job_tracer *tracer); /* the job has ended: no step will come */
+    int armed;                                   /* its first step has begun */
+    struct shd_job_tracer *next, **link;
+} shd_job_tracer;
+
 /* Waits until the job is at rest in the state that was asked for; embedded in a waiting call. */
 typedef struct shd_job_wait {
     /* Once: at rest (`job` is NULL when it was deleted), or with the reason why it will not be. */
@@ -96,15 +105,17 @@ struct shd_job {
     shd_history *history;
     shd_job_observer *observers;
     uint32_t n_observers;
+    shd_job_tracer *tracers;
     shd_job_wait *waits;
 
     /* Since the last optimizer step. */
     uint32_t accumulated; /* batches whose gradients wait to be applied */
-    double loss_sum, ms_sum;
+    double loss_sum, ms_sum, exposed_ms_sum;
     uint64_t tokens_sum;
     uint64_t comm_before[SHD_COMM_KIND_COUNT]; /* counters when the item was started */
     uint64_t comm_sum[SHD_COMM_KIND_COUNT];
     uint64_t comm_last_step[SHD_COMM_KIND_COUNT];
+    double exposed_last_step; /* share of it that rank 0 waited for collectives */
 
     uint64_t next_seq;    /* rpc_drive.c */
     shd_answers *answers; /* rpc_drive.c */
@@ -198,6 +209,9 @@ void shd_job_fail_waiting(shd_job *job, const shd_error *why);
 
 void shd_job_observe(shd_job *job, shd_job_observer *observer);
 void shd_job_unobserve(shd_job *job, shd_job_observer *observer);
+
+void shd_job_trace(shd_job *job, shd_job_tracer *tracer);
+void shd_job_untrace(shd_job_tracer *tracer);
 
 /* ---- for jobs.c ---- */
 

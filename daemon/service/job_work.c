@@ -149,6 +149,33 @@ static int go_on(shd_job *job)
     return 0;
 }
 
+static int advances(shd_work_kind kind)
+{
+    return kind == SHD_WORK_DATA_STEP || kind == SHD_WORK_FORWARD_BACKWARD ||
+           kind == SHD_WORK_OPTIM_STEP || kind == SHD_WORK_TRAIN_STEP;
+}
+
+/* Whoever waits to see a step sees it whole: from its first item. */
+static int traced(shd_job *job, shd_work_kind kind)
+{
+    int any = 0;
+    for (shd_job_tracer *t = job->tracers; t != NULL && advances(kind); t = t->next) {
+        t->armed |= job->accumulated == 0;
+        any |= t->armed;
+    }
+    return any;
+}
+
+static void show_to_tracers(shd_job *job, const shd_work *work)
+{
+    for (shd_job_tracer *t = job->tracers, *next; t != NULL; t = next) {
+        next = t->next;
+        if (t->armed) {
+            t->worked(t, work);
+        }
+    }
+}
+
 int shd_job_start(shd_job *job)
 {
     assert(job->running == NULL || job->between_turns);
@@ -177,6 +204,7 @@ int shd_job_start(shd_job *job)
             job->comm_before[kind] = count[kind].bytes;
         }
         job->running = item;
+        item->work.trace = traced(job, item->work.kind);
         item->work.done = shd_jobs_work_done;
         item->work.done_arg = item;
         shd_trainer_submit(job->trainer, &item->work);
@@ -210,6 +238,8 @@ static void on_step(shd_job *job, const shd_work *work)
         job->tokens_sum += work->valid_tokens;
     }
     job->ms_sum += work->ms;
+    job->exposed_ms_sum += work->exposed_ms;
+    job->exposed_last_step = job->ms_sum > 0 ? job->exposed_ms_sum / job->ms_sum : 0.0;
     job->step = work->step;
     job->samples = work->samples;
     shd_event event = {.step = work->step, .kind = SHD_EVENT_STEP, .skipped = work->skipped != 0};
@@ -231,7 +261,7 @@ static void on_step(shd_job *job, const shd_work *work)
     memcpy(job->comm_last_step, job->comm_sum, sizeof(job->comm_last_step));
     memset(job->comm_sum, 0, sizeof(job->comm_sum));
     job->accumulated = 0;
-    job->loss_sum = job->ms_sum = 0.0;
+    job->loss_sum = job->ms_sum = job->exposed_ms_sum = 0.0;
     job->tokens_sum = 0;
     if (work->skipped) {
         job->skipped++;
@@ -279,6 +309,9 @@ static void on_eval(shd_job *job, const shd_work *work)
 
 static void account(shd_job *job, const shd_work *work)
 {
+    if (work->trace) {
+        show_to_tracers(job, work); /* before what follows may start the next item */
+    }
     switch (work->kind) {
     case SHD_WORK_INIT:
         job->initialised = 1;
@@ -296,6 +329,7 @@ static void account(shd_job *job, const shd_work *work)
         job->loss_sum += work->valid_tokens > 0 ? work->loss * (double)work->valid_tokens : 0.0;
         job->tokens_sum += work->valid_tokens;
         job->ms_sum += work->ms;
+        job->exposed_ms_sum += work->exposed_ms;
         job->samples = work->samples;
         break;
     case SHD_WORK_DATA_STEP:

@@ -154,7 +154,7 @@ static void note_results(const dry_run *d, shd_plan *out)
 typedef struct wanted {
     const shd_machine *machine;
     shd_estimate *estimate;
-    shd_timeline *timeline; /* or NULL */
+    shd_plan_schedule *timeline; /* or NULL */
 } wanted;
 
 static void estimate(const dry_run *d, const shd_spec *spec, const wanted *want)
@@ -166,7 +166,7 @@ static void estimate(const dry_run *d, const shd_spec *spec, const wanted *want)
         want->estimate->dry_calls += counts[k].calls;
     }
     if (want->timeline != NULL) {
-        shd_timeline_fini(want->timeline);
+        shd_plan_schedule_fini(want->timeline);
         shd_profile_timeline(d->profile, want->timeline);
     }
 }
@@ -275,11 +275,12 @@ int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd
 }
 
 int shd_plan_for(const shd_spec *spec, int threads_per_rank, const shd_machine *machine,
-                 shd_plan *out, shd_estimate *estimate_out, shd_timeline *timeline, shd_error *err)
+                 shd_plan *out, shd_estimate *estimate_out, shd_plan_schedule *timeline,
+                 shd_error *err)
 {
     const wanted want = {machine, estimate_out, timeline};
     if (timeline != NULL) {
-        *timeline = (shd_timeline){0};
+        *timeline = (shd_plan_schedule){0};
     }
     return plan(spec, threads_per_rank, &want, out, err);
 }

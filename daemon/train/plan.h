@@ -51,16 +51,17 @@ typedef struct shd_estimate {
 } shd_estimate;
 
 /* The instructions of a step's first micro-batch, and when each happens. */
-typedef struct shd_timeline {
+typedef struct shd_plan_schedule {
     uint32_t n;
     shd_instr *instrs;     /* [n] */
     shd_sim_event *events; /* [n], in the order in which they begin */
-} shd_timeline;
-void shd_timeline_fini(shd_timeline *timeline);
+} shd_plan_schedule;
+void shd_plan_schedule_fini(shd_plan_schedule *timeline);
 
-/* shd_plan_make for a machine. timeline (NULL: not wanted) is freed by shd_timeline_fini. */
+/* shd_plan_make for a machine. timeline (NULL: not wanted) is freed by shd_plan_schedule_fini. */
 int shd_plan_for(const shd_spec *spec, int threads_per_rank, const shd_machine *machine,
-                 shd_plan *out, shd_estimate *estimate, shd_timeline *timeline, shd_error *err);
+                 shd_plan *out, shd_estimate *estimate, shd_plan_schedule *timeline,
+                 shd_error *err);
 
 /* Bytes that a plan takes of the memory of a rank: its extent, in the 2 MiB pages that it is mapped
  * in. */

@@ -247,6 +247,7 @@ static void finish(shd_trainer *t)
     work->loss_scale = from->loss_scale;
     work->next_loss_scale = from->next_loss_scale;
     atomic_store(&t->loss_scale, from->next_loss_scale);
+    work->exposed_ms = from->exposed_ms;
     work->ms += ms;
     work->more = work->rc == 0 && from->more;
     t->unfinished = work->more ? work : NULL;
@@ -320,6 +321,11 @@ void shd_trainer_usage(const shd_trainer *t, uint32_t rank, shd_usage out[SHD_TA
 void shd_trainer_comm(const shd_trainer *t, uint32_t rank, shd_comm_count out[SHD_COMM_KIND_COUNT])
 {
     shd_comm_counts(shd_worker_comm(t->slots[rank].worker), out);
+}
+
+const shd_timeline *shd_trainer_timeline(const shd_trainer *t, uint32_t rank)
+{
+    return shd_worker_timeline(t->slots[rank].worker);
 }
 
 double shd_trainer_loss_scale(const shd_trainer *t)

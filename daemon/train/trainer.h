@@ -17,6 +17,7 @@
 #include "daemon/rank/rank.h"
 #include "daemon/train/plan.h"
 #include "daemon/train/spec.h"
+#include "daemon/train/timeline.h"
 #include "daemon/train/train_data.h"
 
 #ifdef __cplusplus
@@ -58,6 +59,7 @@ typedef struct shd_work {
     /* NAN: what the spec says. */
     double lr, clip, weight_decay;
     int want_logprobs;
+    int trace; /* keep the spans of what the ranks do: see shd_trainer_timeline */
 
     /* NEXT_LOGITS. The bits of the logits depend on the tokens, on the weights and on how the
      * tokens were cut into passes, never on what else the ranks did: the first `prefill` tokens in
@@ -82,6 +84,7 @@ typedef struct shd_work {
     int skipped;                        /* the gradient was not finite: nothing applied */
     int overflow;                       /* skipped, and the dynamic loss scale has been told */
     double loss_scale, next_loss_scale; /* of this step, of the next; 0 without loss scaling */
+    double exposed_ms;                  /* of it, what rank 0 waited for collectives */
     double ms;                          /* wall time on the ranks, over all turns */
     int more;                           /* only this turn is over: submit the same item again */
     float *logprobs; /* [sequences, length] log p(target), 0 where ignored; NULL unless asked */
@@ -151,6 +154,9 @@ void shd_trainer_usage(const shd_trainer *trainer, uint32_t rank, shd_usage out[
 /* Bytes that rank `rank` has sent, by kind; safe at any time. */
 void shd_trainer_comm(const shd_trainer *trainer, uint32_t rank,
                       shd_comm_count out[SHD_COMM_KIND_COUNT]);
+
+/* What rank `rank` did when in the last item that was submitted with `trace`; between items. */
+const shd_timeline *shd_trainer_timeline(const shd_trainer *trainer, uint32_t rank);
 
 /* Loss scale of the next step; 0 without loss scaling. Any time. */
 double shd_trainer_loss_scale(const shd_trainer *trainer);

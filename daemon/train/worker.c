@@ -21,6 +21,10 @@ shd_worker *shd_worker_create(const shd_worker_shared *shared, shd_device *dev, 
     w->shared = shared;
     w->dev = dev;
     w->comm = comm;
+    if (!shd_device_is_null(dev)) {
+        w->timeline = shd_timeline_create(comm);
+        w->hooks = shd_timeline_hooks(w->timeline);
+    }
     w->params = shd_calloc(n_params, sizeof *w->params);
     w->param_ptrs = shd_calloc(n_params, sizeof *w->param_ptrs);
     shd_worker_make_params(shared, w->params, w->param_ptrs);
@@ -48,6 +52,7 @@ void shd_worker_free(shd_worker *w)
         shd_units_fini(&w->units);
     }
     shd_arena_free(atomic_load(&w->arena));
+    shd_timeline_free(w->timeline);
     shd_comm_free(w->comm);
     free(w->params);
     free(w->param_ptrs);
@@ -64,6 +69,11 @@ void shd_worker_free(shd_worker *w)
 void shd_worker_set_hooks(shd_worker *w, const shd_pipeline_hooks *hooks)
 {
     w->hooks = hooks;
+}
+
+const shd_timeline *shd_worker_timeline(const shd_worker *w)
+{
+    return w->timeline;
 }
 
 shd_comm *shd_worker_comm(const shd_worker *w)
@@ -185,7 +195,11 @@ static int run(shd_worker *w, const shd_work *work, uint64_t turn, shd_work *res
 
 void shd_worker_run(shd_worker *w, const shd_work *work, uint64_t turn, shd_work *result)
 {
-    if (w->rounds == 0) {
+    const int fresh = w->rounds == 0;
+    if (w->timeline != NULL) {
+        shd_timeline_turn(w->timeline, fresh, work->trace);
+    }
+    if (fresh) {
         const size_t positions = (size_t)work->batch.sequences * work->batch.length;
         *result = *work;
         result->batch = (shd_batch){0};
@@ -197,6 +211,10 @@ void shd_worker_run(shd_worker *w, const shd_work *work, uint64_t turn, shd_work
     result->rc = run(w, work, turn, result, &result->err);
     if (result->rc < 0 && result->rc != SHD_EINVAL) {
         shd_comm_abort(w->comm, result->rc, result->err.message);
+    }
+    if (w->timeline != NULL) {
+        shd_timeline_turn_done(w->timeline);
+        result->exposed_ms = (double)shd_timeline_exposed_ns(w->timeline) * 1e-6;
     }
     result->next_loss_scale = w->scaler.scale;
     result->step = w->step;

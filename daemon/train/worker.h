@@ -15,6 +15,7 @@
 #include "daemon/shard/layout.h"
 #include "daemon/shard/pipeline.h"
 #include "daemon/train/spec.h"
+#include "daemon/train/timeline.h"
 #include "daemon/train/trainer.h"
 
 #ifdef __cplusplus
@@ -64,6 +65,9 @@ void shd_worker_run(shd_worker *worker, const shd_work *work, uint64_t turn, shd
 
 /* Forgets the rest of an item that is not finished. When idle. */
 void shd_worker_drop_pass(shd_worker *worker);
+
+/* What this rank did when in the item before; when idle. NULL on the null device. */
+const shd_timeline *shd_worker_timeline(const shd_worker *worker);
 
 shd_comm *shd_worker_comm(const shd_worker *worker);
 

@@ -8,6 +8,7 @@
 #include "daemon/shard/pipeline.h"
 #include "daemon/shard/unit.h"
 #include "daemon/tape/tape.h"
+#include "daemon/train/timeline.h"
 #include "daemon/train/worker.h"
 
 /* A rank's sums over one leaf, exchanged at the end of a pass. */
@@ -33,6 +34,7 @@ struct shd_worker {
     shd_comm *comm;
     _Atomic(shd_arena *) arena; /* set once, by INIT */
     shd_units units;
+    shd_timeline *timeline; /* NULL on the null device */
     const shd_pipeline_hooks *hooks;
     shd_stream *streams[SHD_LANE_COUNT]; /* beside compute; NULL: none */
     shd_tape *tape;
@@ -65,6 +67,20 @@ struct shd_worker {
     shd_generation generations[SHD_GENERATE_CACHES];
     uint64_t clock; /* of their uses */
 };
+
+/* A part of the work in execution that the timeline shows; nothing on the null device. */
+static inline void shd_worker_span_begin(shd_worker *w)
+{
+    if (w->timeline != NULL) {
+        shd_timeline_begin(w->timeline);
+    }
+}
+static inline void shd_worker_span_end(shd_worker *w, shd_span_kind kind, uint32_t index)
+{
+    if (w->timeline != NULL) {
+        shd_timeline_end(w->timeline, kind, index);
+    }
+}
 
 static inline const shd_spec *shd_worker_spec(const shd_worker *w)
 {

@@ -272,8 +272,10 @@ static int finish_pass(shd_worker *w, shd_work *result, shd_error *err)
 {
     const uint32_t W = shd_worker_spec(w)->strategy.world;
     shd_leaf_sum *all = shd_calloc(w->rounds * W, sizeof *all);
+    shd_worker_span_begin(w);
     const int rc = shd_comm_all_gather_host(w->comm, SHD_COMM_CONTROL, w->sums, all,
                                             w->rounds * sizeof *all, err);
+    shd_worker_span_end(w, SHD_SPAN_EXCHANGE, 0);
     double loss = 0;
     for (uint64_t j = 0; j < w->rounds && rc == 0; j++) {
         for (uint32_t r = 0; r < W; r++) {
@@ -304,6 +306,9 @@ int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int tr
         leaf lf;
         SHD_TRY(stage_leaf(w, work, index, &lf, err));
         lf.train = train;
+        if (w->timeline != NULL) {
+            shd_timeline_round(w->timeline, (uint32_t)w->round);
+        }
         SHD_TRY(run_leaf(w, &lf, &w->sums[w->round], err));
         if (train) {
             shd_units_round_done(&w->units);

@@ -70,8 +70,12 @@ static int update_all(shd_worker *w, const shd_optim_step *step, shd_error *err)
     int rc = 0;
     for (uint32_t u = 0; u < w->shared->layout.n_units && rc == 0; u++) {
         if (!w->units.units[u].frozen) {
+            shd_worker_span_begin(w);
             update_unit(w, u, step, scratch);
+            shd_worker_span_end(w, SHD_SPAN_OPTIMIZER, u);
+            shd_worker_span_begin(w);
             rc = shd_unit_update_finish(&w->units, u, err);
+            shd_worker_span_end(w, SHD_SPAN_UPDATE, u);
         }
     }
     shd_arena_release(arena, scratch);
@@ -104,10 +108,14 @@ int shd_worker_optim_step(shd_worker *w, const shd_work *work, shd_work *result,
     }
     shd_worker_drop_generations(w); /* their keys and values are of the weights before */
     for (uint32_t u = 0; u < n_units; u++) {
+        shd_worker_span_begin(w);
         SHD_TRY(shd_unit_grad_finish(&w->units, u, err));
+        shd_worker_span_end(w, SHD_SPAN_COMPLETE_GRADS, u);
     }
     double sumsq = 0;
+    shd_worker_span_begin(w);
     SHD_TRY(shd_units_sumsq(&w->units, &sumsq, err));
+    shd_worker_span_end(w, SHD_SPAN_NORM, 0);
     /* Gradients are of the summed loss, times a factor; the mean over valid tokens comes in here.
      */
     const double unscale = 1.0 / shd_worker_grad_factor(w);

@@ -29,14 +29,15 @@ struct Args {
 };
 
 const shc_option extra[] = {
-    {"verbose", nullptr, SHC_BOOL, offsetof(Args, verbose), 0, 0, 0, 0, "talk"},
+    {"verbose", nullptr, SHC_BOOL, offsetof(Args, verbose), 0, 0, 0, 0, "talk", 0},
     {"every", "SECONDS", SHC_OPT_NUM, offsetof(Args, every), offsetof(Args, has_every), 1, 0.1, 60,
-     "again"},
-    {"text", "TEXT", SHC_RAW_TEXT, offsetof(Args, text), 0, 0, 0, 0, "free"},
-    {"size", "SIZE", SHC_SIZE, offsetof(Args, size), 0, 0, 1, 0, "bytes"},
-    {"rate", "RATE", SHC_RATE, offsetof(Args, rate), 0, 0, 0, 0, "per second"},
-    {"seconds", "TIME", SHC_SECONDS, offsetof(Args, seconds), 0, 0, 0, 0, "time"},
-    {"stop", "TEXT", SHC_TEXTS, offsetof(Args, stops), offsetof(Args, n_stops), 0, 0, 0, "again"},
+     "again", 0},
+    {"text", "TEXT", SHC_RAW_TEXT, offsetof(Args, text), 0, 0, 0, 0, "free", 't'},
+    {"size", "SIZE", SHC_SIZE, offsetof(Args, size), 0, 0, 1, 0, "bytes", 0},
+    {"rate", "RATE", SHC_RATE, offsetof(Args, rate), 0, 0, 0, 0, "per second", 0},
+    {"seconds", "TIME", SHC_SECONDS, offsetof(Args, seconds), 0, 0, 0, 0, "time", 0},
+    {"stop", "TEXT", SHC_TEXTS, offsetof(Args, stops), offsetof(Args, n_stops), 0, 0, 0, "again",
+     0},
 };
 const shc_option_table extra_table = {extra, 7, 0};
 
@@ -155,6 +156,16 @@ TEST_F(Options, NumbersAreStrict)
     refused({"--eval-split", "-0.1"});
     EXPECT_EQ(parse({"--lr", "1"}), 0);
     EXPECT_EQ(parse({"--lr", ".5"}), 0);
+}
+
+TEST_F(Options, ALetterMeansItsFlag)
+{
+    ASSERT_EQ(parse({"-t", "some text"}), 0) << shc_buf_str(&message);
+    EXPECT_STREQ(args.text, "some text");
+    EXPECT_NE(refused({"-t"}).find("--text needs a value"), std::string::npos);
+    EXPECT_NE(refused({"-t", "a", "--text", "b"}).find("--text is given twice"), std::string::npos);
+    EXPECT_NE(refused({"-x", "a"}).find("unknown flag -x"), std::string::npos);
+    EXPECT_NE(refused({"-tx"}).find("unknown flag -tx"), std::string::npos);
 }
 
 TEST_F(Options, ListsAreStrict)

@@ -87,6 +87,8 @@ struct World {
         job_status.determinism = strategy;
         job_status.reduction_width = 2;
         job_status.accumulation = 2;
+        job_status.exposed_comm = 0.123;
+        job_status.overlap = 1;
         job_status.watchers = 1;
         job_status.n_memory = 2;
         job_status.memory = memory_list;
@@ -146,7 +148,8 @@ TEST(StatusView, Golden)
               "  gpt-byte-1m | 842k parameters | zero3 p,g,o 2,2,2 of 2 ranks"
               " | batch 8 = 2 x 2 x 2 of 16 tokens\n"
               "  compute fp32, params fp32 | reduce fp32, master fp32, moments fp32\n"
-              "  determinism strategy (width 2) | 0 queued | 1 watching | owner ada\n"
+              "  determinism strategy (width 2) | exposed communication 12% | 0 "
+              "queued | 1 watching | owner ada\n"
               "\n"
               "  memory  per rank (x2)  planned      now     peak\n"
               "  host    params         1.6 MiB  1.6 MiB  1.6 MiB\n"

@@ -172,7 +172,7 @@ N cpu ISA N N% BYTES BYTES BAR
 shown · job ID · done · step N/N · loss N · N tokens/s
 gpt-byte-N · N parameters · zeroN p,g,o N,N,N of N ranks · batch N = N x N x N of N tokens
 compute fpN, params fpN · reduce fpN, master fpN, moments fpN · adamw · checkpointing none
-tokenizer bytes · determinism strategy (width N) · N queued · N watching · owner USER
+tokenizer bytes · determinism strategy (width N) · exposed communication N% · N queued · N watching · owner USER
 """.strip().splitlines()
         # Model names end in a letter after the number.
         shape = [line.replace("gpt-byte-Nm", "gpt-byte-N") for line in shape]

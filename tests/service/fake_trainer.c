@@ -22,6 +22,8 @@ struct shd_trainer {
     int aborted;
     unsigned turns; /* that the item has had */
     uint64_t order;
+    shd_comm *alone;          /* of the timelines */
+    shd_timeline **timelines; /* [world] */
     shd_trainer *next;
 };
 
@@ -75,7 +77,7 @@ int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd
 }
 
 int shd_plan_for(const shd_spec *spec, int threads_per_rank, const shd_machine *machine,
-                 shd_plan *out, shd_estimate *estimate, shd_timeline *timeline, shd_error *err)
+                 shd_plan *out, shd_estimate *estimate, shd_plan_schedule *timeline, shd_error *err)
 {
     (void)timeline;
     const double flops = machine->flops;
@@ -87,6 +89,11 @@ uint64_t shd_plan_bytes(const shd_plan *plan)
 {
     const uint64_t page = 2 << 20;
     return (plan->extent + page - 1) / page * page;
+}
+
+const shd_timeline *shd_trainer_timeline(const shd_trainer *trainer, uint32_t rank)
+{
+    return trainer->timelines[rank];
 }
 
 int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
@@ -105,6 +112,11 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
     t->data = data;
     t->eval = eval;
     t->plan = *plan;
+    t->alone = shd_comm_null_create(0, 1);
+    t->timelines = shd_calloc(t->world, sizeof(shd_timeline *));
+    for (uint32_t r = 0; r < t->world; r++) {
+        t->timelines[r] = shd_timeline_create(t->alone);
+    }
     pthread_mutex_lock(&mutex);
     t->next = trainers;
     trainers = t;
@@ -138,6 +150,11 @@ void shd_trainer_free(shd_trainer *t)
     shd_source_free(t->data);
     shd_source_free(t->eval);
     shd_train_data_free(t->cut);
+    for (uint32_t r = 0; r < t->world; r++) {
+        shd_timeline_free(t->timelines[r]);
+    }
+    free(t->timelines);
+    shd_comm_free(t->alone);
     free(t);
 }
 
@@ -224,8 +241,20 @@ static int take_turn(shd_trainer *t, shd_work *work)
     return work->more;
 }
 
+/* One span on each rank: the optimizer step that the item belongs to, as a unit. */
+static void draw(shd_trainer *t, const shd_work *work)
+{
+    for (uint32_t r = 0; r < t->world; r++) {
+        shd_timeline_turn(t->timelines[r], 1, work->trace);
+        shd_timeline_begin(t->timelines[r]);
+        shd_timeline_end(t->timelines[r], SHD_SPAN_OPTIMIZER, (uint32_t)t->steps);
+        shd_timeline_turn_done(t->timelines[r]);
+    }
+}
+
 static void compute(shd_trainer *t, shd_work *work)
 {
+    draw(t, work);
     const uint64_t positions = (uint64_t)work->batch.sequences * work->batch.length;
     work->rc = SHD_OK;
     work->ms = 2.0;

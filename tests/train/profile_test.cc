@@ -312,7 +312,7 @@ TEST(Timeline, GathersGoOnUnderCompute)
     const shd_machine machine = shd::Nodes(2);
     shd_plan plan;
     shd_estimate estimate;
-    shd_timeline timeline;
+    shd_plan_schedule timeline;
     ASSERT_EQ(0, shd_plan_for(&spec, 1, &machine, &plan, &estimate, &timeline, nullptr));
     ASSERT_GT(timeline.n, 0u);
     std::vector<double> free_at(SHD_LANE_COUNT);
@@ -331,7 +331,7 @@ TEST(Timeline, GathersGoOnUnderCompute)
         }
     }
     EXPECT_GE(beside, 6) << "gathers of six blocks under the computing of others";
-    shd_timeline_fini(&timeline);
+    shd_plan_schedule_fini(&timeline);
 }
 
 } // namespace
