@@ -154,7 +154,7 @@ static void note_results(const dry_run *d, shd_plan *out)
 typedef struct wanted {
     const shd_machine *machine;
     shd_estimate *estimate;
-    shd_plan_schedule *timeline; /* or NULL */
+    shd_plan_schedule *schedule; /* or NULL */
 } wanted;
 
 static void estimate(const dry_run *d, const shd_spec *spec, const wanted *want)
@@ -165,9 +165,9 @@ static void estimate(const dry_run *d, const shd_spec *spec, const wanted *want)
     for (int k = 0; k < SHD_COMM_KIND_COUNT; k++) {
         want->estimate->dry_calls += counts[k].calls;
     }
-    if (want->timeline != NULL) {
-        shd_plan_schedule_fini(want->timeline);
-        shd_profile_timeline(d->profile, want->timeline);
+    if (want->schedule != NULL) {
+        shd_plan_schedule_fini(want->schedule);
+        shd_profile_schedule(d->profile, want->schedule);
     }
 }
 
@@ -275,12 +275,12 @@ int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd
 }
 
 int shd_plan_for(const shd_spec *spec, int threads_per_rank, const shd_machine *machine,
-                 shd_plan *out, shd_estimate *estimate_out, shd_plan_schedule *timeline,
+                 shd_plan *out, shd_estimate *estimate_out, shd_plan_schedule *schedule,
                  shd_error *err)
 {
-    const wanted want = {machine, estimate_out, timeline};
-    if (timeline != NULL) {
-        *timeline = (shd_plan_schedule){0};
+    const wanted want = {machine, estimate_out, schedule};
+    if (schedule != NULL) {
+        *schedule = (shd_plan_schedule){0};
     }
     return plan(spec, threads_per_rank, &want, out, err);
 }

@@ -56,11 +56,11 @@ typedef struct shd_plan_schedule {
     shd_instr *instrs;     /* [n] */
     shd_sim_event *events; /* [n], in the order in which they begin */
 } shd_plan_schedule;
-void shd_plan_schedule_fini(shd_plan_schedule *timeline);
+void shd_plan_schedule_fini(shd_plan_schedule *schedule);
 
-/* shd_plan_make for a machine. timeline (NULL: not wanted) is freed by shd_plan_schedule_fini. */
+/* shd_plan_make for a machine. schedule (NULL: not wanted) is freed by shd_plan_schedule_fini. */
 int shd_plan_for(const shd_spec *spec, int threads_per_rank, const shd_machine *machine,
-                 shd_plan *out, shd_estimate *estimate, shd_plan_schedule *timeline,
+                 shd_plan *out, shd_estimate *estimate, shd_plan_schedule *schedule,
                  shd_error *err);
 
 /* Bytes that a plan takes of the memory of a rank: its extent, in the 2 MiB pages that it is mapped

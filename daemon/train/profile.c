@@ -136,7 +136,7 @@ void shd_profile_estimate(const shd_profile *p, const shd_spec *spec, shd_estima
     out->flops_share = out->flops / (out->step_s * p->machine->flops);
 }
 
-void shd_profile_timeline(const shd_profile *p, shd_plan_schedule *out)
+void shd_profile_schedule(const shd_profile *p, shd_plan_schedule *out)
 {
     const shd_sim_links links = links_of(p->machine);
     out->n = p->program->n;
@@ -146,9 +146,9 @@ void shd_profile_timeline(const shd_profile *p, shd_plan_schedule *out)
     shd_simulate(out->instrs, out->n, p->first, &links, out->events);
 }
 
-void shd_plan_schedule_fini(shd_plan_schedule *timeline)
+void shd_plan_schedule_fini(shd_plan_schedule *schedule)
 {
-    free(timeline->instrs);
-    free(timeline->events);
-    *timeline = (shd_plan_schedule){0};
+    free(schedule->instrs);
+    free(schedule->events);
+    *schedule = (shd_plan_schedule){0};
 }

@@ -39,6 +39,6 @@ void shd_profile_end(shd_profile *profile);
 void shd_profile_estimate(const shd_profile *profile, const shd_spec *spec, shd_estimate *out);
 
 /* Its first micro-batch. */
-void shd_profile_timeline(const shd_profile *profile, shd_plan_schedule *out);
+void shd_profile_schedule(const shd_profile *profile, shd_plan_schedule *out);
 
 #endif

@@ -77,9 +77,9 @@ int shd_plan_make(const shd_spec *spec, int threads_per_rank, shd_plan *out, shd
 }
 
 int shd_plan_for(const shd_spec *spec, int threads_per_rank, const shd_machine *machine,
-                 shd_plan *out, shd_estimate *estimate, shd_plan_schedule *timeline, shd_error *err)
+                 shd_plan *out, shd_estimate *estimate, shd_plan_schedule *schedule, shd_error *err)
 {
-    (void)timeline;
+    (void)schedule;
     const double flops = machine->flops;
     *estimate = (shd_estimate){.step_s = flops > 0 ? 1e12 / flops : 0};
     return shd_plan_make(spec, threads_per_rank, out, err);

@@ -300,7 +300,7 @@ TEST(Estimate, MicroBatchesAddUp)
     EXPECT_EQ(e[1].dry_calls, e[3].dry_calls);
 }
 
-// ---- the timeline ----
+// ---- the schedule ----
 
 TEST(Timeline, GathersGoOnUnderCompute)
 {
@@ -312,26 +312,26 @@ TEST(Timeline, GathersGoOnUnderCompute)
     const shd_machine machine = shd::Nodes(2);
     shd_plan plan;
     shd_estimate estimate;
-    shd_plan_schedule timeline;
-    ASSERT_EQ(0, shd_plan_for(&spec, 1, &machine, &plan, &estimate, &timeline, nullptr));
-    ASSERT_GT(timeline.n, 0u);
+    shd_plan_schedule schedule;
+    ASSERT_EQ(0, shd_plan_for(&spec, 1, &machine, &plan, &estimate, &schedule, nullptr));
+    ASSERT_GT(schedule.n, 0u);
     std::vector<double> free_at(SHD_LANE_COUNT);
     int beside = 0;
-    for (uint32_t i = 0; i < timeline.n; i++) {
-        const shd_sim_event &e = timeline.events[i];
-        EXPECT_EQ(timeline.instrs[e.instruction].lane, e.lane);
+    for (uint32_t i = 0; i < schedule.n; i++) {
+        const shd_sim_event &e = schedule.events[i];
+        EXPECT_EQ(schedule.instrs[e.instruction].lane, e.lane);
         EXPECT_GE(e.begin, free_at[e.lane]);
         free_at[e.lane] = e.end;
-        for (uint32_t k = 0; k < timeline.n; k++) {
-            const shd_sim_event &c = timeline.events[k];
-            const shd_instr_kind kind = timeline.instrs[c.instruction].kind;
-            beside += timeline.instrs[e.instruction].kind == SHD_INSTR_GATHER &&
+        for (uint32_t k = 0; k < schedule.n; k++) {
+            const shd_sim_event &c = schedule.events[k];
+            const shd_instr_kind kind = schedule.instrs[c.instruction].kind;
+            beside += schedule.instrs[e.instruction].kind == SHD_INSTR_GATHER &&
                       (kind == SHD_INSTR_FORWARD || kind == SHD_INSTR_BACKWARD) &&
                       c.begin < e.end && e.begin < c.end;
         }
     }
     EXPECT_GE(beside, 6) << "gathers of six blocks under the computing of others";
-    shd_plan_schedule_fini(&timeline);
+    shd_plan_schedule_fini(&schedule);
 }
 
 } // namespace

@@ -158,6 +158,107 @@ TEST(Timeline, AUnitIsThereBeforeItIsWaitedFor)
     }
 }
 
+// An instruction as something that happened: in a simulation or on a rank.
+struct Happened {
+    uint32_t instruction;
+    double begin, end;
+};
+
+// Instructions in the order of a lane's spans are those of the program on that lane.
+std::vector<Happened> Match(const shd_plan_schedule &schedule, shd::Engine *engine, uint32_t rank)
+{
+    std::vector<Happened> out;
+    for (int lane = 0; lane < SHD_LANE_COUNT; lane++) {
+        const Spans spans = SpansOf(engine, rank, static_cast<shd_lane>(lane));
+        size_t at = 0;
+        for (uint32_t i = 0; i < schedule.n; i++) {
+            const shd_instr &instr = schedule.instrs[i];
+            if (instr.lane != lane) {
+                continue;
+            }
+            EXPECT_LT(at, spans.size());
+            EXPECT_EQ(static_cast<int>(instr.kind), spans[at].kind) << "instruction " << i;
+            EXPECT_EQ(instr.index, spans[at].index) << "instruction " << i;
+            EXPECT_EQ(instr.bytes, spans[at].bytes) << "instruction " << i;
+            out.push_back({i, static_cast<double>(spans[at].begin_ns),
+                           static_cast<double>(spans[at].end_ns)});
+            at++;
+        }
+        for (; at < spans.size(); at++) { // the optimizer's are on the rank's thread, and come last
+            EXPECT_GE(spans[at].kind, static_cast<int>(SHD_INSTR_KIND_COUNT));
+        }
+    }
+    return out;
+}
+
+// Everything that the order of a program fixes, however fast compute and links are: lanes work in
+// order, what is queued begins after the rank's thread got there, and waits end after what they
+// wait for.
+void CheckOrder(const shd_plan_schedule &schedule, std::vector<Happened> events)
+{
+    std::sort(events.begin(), events.end(),
+              [](const Happened &a, const Happened &b) { return a.instruction < b.instruction; });
+    ASSERT_EQ(schedule.n, events.size());
+    double lane_end[SHD_LANE_COUNT] = {0}, reached = 0;
+    for (uint32_t i = 0; i < schedule.n; i++) {
+        const shd_instr &instr = schedule.instrs[i];
+        EXPECT_EQ(i, events[i].instruction);
+        EXPECT_LE(events[i].begin, events[i].end);
+        EXPECT_GE(events[i].begin, lane_end[instr.lane]) << "lanes work in order";
+        EXPECT_GE(events[i].begin, reached)
+            << "instruction " << i << " began before it was reached";
+        if (instr.kind == SHD_INSTR_WAIT_GATHER || instr.kind == SHD_INSTR_WAIT_REDUCE) {
+            EXPECT_GE(events[i].end, events[instr.waits_for].end) << "instruction " << i;
+        }
+        lane_end[instr.lane] = events[i].end;
+        reached = instr.lane == SHD_LANE_COMPUTE ? events[i].end : reached;
+    }
+}
+
+TEST(Timeline, TheSimulatorsOrderIsThatOfTheRanks)
+{
+    const shd::DataFile data(20000);
+    const shd_machine machine = {.ranks_per_node = 4,
+                                 .device_memory = 0,
+                                 .flops = 1e9,
+                                 .memory_bandwidth = 0,
+                                 .node_bandwidth = 1e9,
+                                 .net_bandwidth = 1e9,
+                                 .node_latency = 1e-6,
+                                 .net_latency = 1e-6};
+    for (const char *strategy : {"zero2", "zero3"}) {
+        for (uint32_t world : {2u, 4u}) {
+            for (bool threads : {false, true}) {
+                SCOPED_TRACE(std::string(strategy) + "@" + std::to_string(world));
+                shd_spec spec = shd::SmallSpec(strategy, world);
+                spec.data_path = strdup(data.path().c_str());
+                spec.pipeline.prefetch = 2;
+                spec.pipeline.overlap = 1;
+                spec.checkpointing = SHD_CHECKPOINT_SELECTIVE;
+                shd::Engine engine(spec, data.Open(), nullptr, 1, nullptr, threads);
+                shd_plan plan;
+                shd_estimate estimate;
+                shd_plan_schedule schedule = {};
+                shd_error err = {};
+                ASSERT_EQ(0, shd_plan_for(&spec, 1, &machine, &plan, &estimate, &schedule, &err))
+                    << err.message;
+                std::vector<Happened> simulated;
+                for (uint32_t i = 0; i < schedule.n; i++) {
+                    simulated.push_back({schedule.events[i].instruction, schedule.events[i].begin,
+                                         schedule.events[i].end});
+                }
+                CheckOrder(schedule, simulated);
+                Step(&engine, 1);
+                for (uint32_t rank = 0; rank < world; rank++) {
+                    CheckOrder(schedule, Match(schedule, &engine, rank));
+                }
+                shd_plan_schedule_fini(&schedule);
+                free(spec.data_path);
+            }
+        }
+    }
+}
+
 TEST(Timeline, NamesOfAllKinds)
 {
     for (int kind = 0; kind < SHD_SPAN_KIND_COUNT; kind++) {
