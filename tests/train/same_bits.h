@@ -96,8 +96,9 @@ inline Sharding Named(const std::string &preset, const shd_strategy &s)
     return {name, s};
 }
 
-// All presets, those with groups once for every k that divides the world; degenerate ones too.
-inline std::vector<Sharding> Presets(uint32_t world)
+// All presets, ddp first; those with groups once for every k that divides the world, or with a
+// drawn k. Degenerate ones too.
+inline std::vector<Sharding> Presets(uint32_t world, std::mt19937 *random = nullptr)
 {
     const std::pair<const char *, bool> presets[] = {{"ddp", false},
                                                      {"no_shard", false},
@@ -111,14 +112,20 @@ inline std::vector<Sharding> Presets(uint32_t world)
                                                      {"hybrid_shard_zero2", true},
                                                      {"hpz", true},
                                                      {"megatron", true}};
+    std::vector<uint32_t> divisors;
+    for (uint32_t k = 1; k <= world; k++) {
+        if (world % k == 0) {
+            divisors.push_back(k);
+        }
+    }
     std::vector<Sharding> all;
     for (const auto &[name, grouped] : presets) {
-        for (uint32_t k = 1; k <= world; k++) {
-            if (world % k != 0 || (!grouped && k > 1)) {
-                continue;
-            }
-            const shd_strategy_request request = {world,           name, nullptr, 0,
-                                                  grouped ? k : 0, 0,    nullptr};
+        std::vector<uint32_t> groups = grouped ? divisors : std::vector<uint32_t>{0};
+        if (grouped && random != nullptr) {
+            groups = {divisors[(*random)() % divisors.size()]};
+        }
+        for (uint32_t k : groups) {
+            const shd_strategy_request request = {world, name, nullptr, 0, k, 0, nullptr};
             shd_strategy s = {};
             shd_error err = {};
             EXPECT_EQ(0, shd_strategy_resolve(&request, &s, &err)) << err.message;
