@@ -20,8 +20,8 @@ static const shc_option options[] = {
      .type = SHC_U32,
      .at = offsetof(plan_args, world),
      .min = 1,
-     .help = "plan for this many ranks of another machine than the daemon's, up to 16384; so does "
-             "every flag below"},
+     .help = "plan for this many ranks of another machine than the daemon's, up to 16384; so do "
+             "the flags below but --advise"},
     {.name = "ranks-per-node",
      .value = "N",
      .type = SHC_U32,
