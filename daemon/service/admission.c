@@ -177,7 +177,9 @@ static int try_change(const request *r, const change *c, uint64_t *needs)
     if (c->ranks != 0) {
         m.has_ranks_case = SHARD__V1__JOB_SPEC__HAS_RANKS_RANKS;
         m.ranks = c->ranks;
-        m.has_reduction_width_case = SHARD__V1__JOB_SPEC__HAS_REDUCTION_WIDTH__NOT_SET;
+        if (asked->determinism != SHD_DETERMINISM_WORLD) { /* else it stays what it is */
+            m.has_reduction_width_case = SHARD__V1__JOB_SPEC__HAS_REDUCTION_WIDTH__NOT_SET;
+        }
     }
     if (c->seq_len != 0) {
         m.has_seq_len_case = SHARD__V1__JOB_SPEC__HAS_SEQ_LEN_SEQ_LEN;

@@ -335,18 +335,25 @@ static uint64_t wire_bytes(const builder *b, uint32_t unit)
            shd_dtype_size(shd_schedule_wire(b->in->dtype, b->in->reduce_dtype));
 }
 
+/* Ranks that a reduction is over. */
+static uint32_t reduce_parts(const builder *b)
+{
+    return shd_reduction_each_round(&b->in->reduction, &b->in->strategy) ? b->in->strategy.world
+                                                                         : 1;
+}
+
 static uint32_t exchanges(const builder *b)
 {
-    const uint32_t world = b->in->strategy.world;
-    const int64_t chunk = shd_schedule_chunk(world, b->bucket_elements);
-    return world > 1 ? (uint32_t)((b->bucket_elements + chunk - 1) / chunk) : 0;
+    const uint32_t parts = reduce_parts(b);
+    const int64_t chunk = shd_schedule_chunk(parts, b->bucket_elements);
+    return parts > 1 ? (uint32_t)((b->bucket_elements + chunk - 1) / chunk) : 0;
 }
 
 /* Reduces the units collected so far. */
 static void close_bucket(builder *b)
 {
     shd_program *out = b->out;
-    const uint32_t world = b->in->strategy.world;
+    const uint32_t parts = reduce_parts(b);
     const uint32_t first = out->bucket_first[out->n_buckets];
     const uint32_t n = out->bucket_first[out->n_buckets + 1] - first;
     if (n == 0) {
@@ -354,16 +361,16 @@ static void close_bucket(builder *b)
     }
     wait_reduce(b);
     const uint32_t at = emit(b, (shd_instr){.kind = SHD_INSTR_REDUCE,
-                                            .lane = world > 1 ? SHD_LANE_REDUCE : SHD_LANE_COMPUTE,
+                                            .lane = parts > 1 ? SHD_LANE_REDUCE : SHD_LANE_COMPUTE,
                                             .index = out->n_buckets,
-                                            .parts = world,
+                                            .parts = parts,
                                             .calls = exchanges(b),
-                                            .bytes = b->bucket_bytes / world * (world - 1)});
+                                            .bytes = b->bucket_bytes / parts * (parts - 1)});
     out->n_buckets++;
     out->bucket_first[out->n_buckets + 1] = first + n;
     b->bucket_bytes = 0;
     b->bucket_elements = 0;
-    if (world > 1) {
+    if (parts > 1) {
         b->reducing = at;
         if (!b->in->settings.overlap) {
             wait_reduce(b);
@@ -383,7 +390,7 @@ static void reduce_after(builder *b, uint32_t i)
         out->bucket_units[out->bucket_first[out->n_buckets + 1]++] = u;
         b->bucket_bytes += wire_bytes(b, u);
         b->bucket_elements += b->in->layout->units[u].padded / b->in->strategy.world;
-        if (b->bucket_bytes >= b->in->settings.bucket_bytes) {
+        if (b->bucket_bytes >= b->in->settings.bucket_bytes || reduce_parts(b) == 1) {
             close_bucket(b);
         }
     }

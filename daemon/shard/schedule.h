@@ -17,6 +17,7 @@
 
 #include "daemon/base/err.h"
 #include "daemon/shard/layout.h"
+#include "daemon/shard/reduction.h"
 #include "daemon/shard/strategy.h"
 #include "kernels/dtype.h"
 
@@ -57,7 +58,8 @@ typedef enum shd_instr_kind {
     SHD_INSTR_BACKWARD,
     SHD_INSTR_RESHARD,    /* unit: the full copy goes; one of `parts` parts stays */
     SHD_INSTR_GRAD_BEGIN, /* unit: memory for its local gradient */
-    SHD_INSTR_REDUCE,     /* bucket: local gradients into the shards, over all ranks */
+    SHD_INSTR_REDUCE,     /* bucket: local gradients into the shards, over all ranks; parts 1: into
+                           * this rank's own, which is COMPUTE */
     SHD_INSTR_WAIT_REDUCE,
     SHD_INSTR_KIND_COUNT
 } shd_instr_kind;
@@ -98,6 +100,7 @@ typedef struct shd_program_config {
     shd_dtype dtype;        /* compute dtype */
     shd_dtype reduce_dtype; /* of sums of gradients */
     int train;              /* 0: forward only */
+    shd_reduction reduction;
 } shd_program_config;
 
 /* Nothing is borrowed after return. SHD_EINVAL when a segment needs more units than max_gathered

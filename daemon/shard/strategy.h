@@ -42,11 +42,11 @@ typedef struct shd_strategy {
     uint32_t regather; /* 1: gathered parameters stay whole until backward; p: nothing stays */
 } shd_strategy;
 
-/* How far the same bits reach: the same job run twice; every strategy at the same W; also every W
- * up to the width of the reduction tree. Each holds the promises of those before it. */
+/* How far the same bits reach: every strategy at the same W (the default); the same job run twice;
+ * also every W up to the width of the reduction tree. */
 typedef enum shd_determinism {
-    SHD_DETERMINISM_RUN = 0,
-    SHD_DETERMINISM_STRATEGY,
+    SHD_DETERMINISM_STRATEGY = 0,
+    SHD_DETERMINISM_RUN,
     SHD_DETERMINISM_WORLD
 } shd_determinism;
 

@@ -57,6 +57,11 @@ static int init_unit(shd_units *units, uint32_t u, shd_error *err)
     }
     SHD_TRY(take_part(units, SHD_TAG_GRADS, units->config.reduce_dtype, unit->n, s->g,
                       shd_strategy_index_g(s, r), &unit->grads, err));
+    const uint32_t partials = shd_reduction_partials(&units->config.reduction, s);
+    if (partials > 0) {
+        SHD_TRY(shd_unit_take(units, SHD_TAG_GRADS, units->config.reduce_dtype,
+                              unit->n / s->world * partials, &unit->partials, err));
+    }
     return init_optimizer(units, unit, err);
 }
 
@@ -122,6 +127,7 @@ void shd_units_fini(shd_units *units)
         }
         shd_arena_release(units->arena, unit->params.data);
         shd_arena_release(units->arena, unit->grads.data);
+        shd_arena_release(units->arena, unit->partials);
         if (units->config.dtype != SHD_F32) {
             shd_arena_release(units->arena, unit->master.data);
         }

@@ -22,6 +22,7 @@
 #include "daemon/comm/comm.h"
 #include "daemon/device/device.h"
 #include "daemon/shard/layout.h"
+#include "daemon/shard/reduction.h"
 #include "daemon/shard/strategy.h"
 #include "kernels/dtype.h"
 
@@ -46,11 +47,13 @@ typedef struct shd_range {
 typedef struct shd_unit {
     int64_t n; /* padded elements */
     int frozen;
-    shd_strategy strategy;         /* its own degrees: see shd_schedule_strategy */
-    shd_comm *const *groups;       /* [SHD_GROUP_COUNT] of these; borrowed from the units */
-    shd_range params;              /* p-part, compute dtype */
-    shd_range grads;               /* g-part, reduce dtype; only its o-part is ever complete */
-    shd_range master;              /* o-part, fp32; inside `params` when that is fp32 */
+    shd_strategy strategy;   /* its own degrees: see shd_schedule_strategy */
+    shd_comm *const *groups; /* [SHD_GROUP_COUNT] of these; borrowed from the units */
+    shd_range params;        /* p-part, compute dtype */
+    shd_range grads;         /* g-part, reduce dtype; only its o-part is ever complete */
+    void *partials;          /* [shd_reduction_partials][n/W], reduce dtype: sums of 2^k rounds
+                              * of this rank's atom; NULL: none */
+    shd_range master;        /* o-part, fp32; inside `params` when that is fp32 */
     float *state[SHD_UNIT_STATES]; /* [o-part]; of the optimizer, NULL beyond n_states */
     shd_unit_memory memory;
     void *full;       /* [n] unless SHARDED; compute dtype; p = 1: the p-part, always */
@@ -62,6 +65,7 @@ typedef struct shd_units_config {
     shd_dtype dtype;        /* compute dtype: fp32, bf16 or fp16 */
     shd_dtype reduce_dtype; /* of the reduction and accumulation of gradients */
     uint32_t n_states;      /* fp32 values per element that the optimizer keeps */
+    shd_reduction reduction;
 } shd_units_config;
 
 typedef struct shd_units {
@@ -75,7 +79,10 @@ typedef struct shd_units {
     shd_comm *groups[SHD_GROUP_COUNT];       /* owned; of the strategy */
     shd_comm *whole_groups[SHD_GROUP_COUNT]; /* owned; of units that are kept whole, else NULL */
     shd_unit *units;                         /* [layout->n_units] */
-    uint32_t folded;                         /* accumulation rounds that the gradients hold */
+    /* What the gradients hold; changed only by shd_units_*_done. */
+    uint32_t folded; /* accumulation rounds of the step */
+    uint32_t trees;  /* trees of these rounds that are finished */
+    uint32_t open;   /* rounds of the tree that is not */
 } shd_units;
 
 /* Takes the persistent memory (contents undefined but for zeroed states) and makes the groups. On
@@ -110,6 +117,7 @@ int shd_unit_grad_begin(shd_units *units, uint32_t u, shd_error *err);
 typedef struct shd_bucket {
     const uint32_t *units; /* [n], borrowed */
     uint32_t n;
+    int accumulated;       /* what travels: `grads`, once a step, instead of local gradients */
     int64_t length, chunk; /* elements of their atoms; of those, exchanged at a time */
     void *recv, *send;
     const void **leaves;           /* [W] */
@@ -117,23 +125,31 @@ typedef struct shd_bucket {
 } shd_bucket;
 
 /* Adds the local gradients of all ranks by a balanced tree over ranks (leaf order) and folds the
- * sums into this rank's atoms of `grads`, for several units by common exchanges. begin takes
- * buffers, run exchanges and adds, end gives buffers and local gradients back. run may be called on
- * another thread with a device of that thread; begin and end belong to the rank's. end is due after
- * begin, whatever failed. The first round of a step (folded == 0) overwrites. The caller counts
- * rounds with shd_units_round_done. */
+ * sums into this rank's atoms of `grads` in the order of reduction.h, for several units by common
+ * exchanges; where ranks do not exchange in each round, folds the local gradient into the whole of
+ * `grads`. begin takes buffers, run exchanges and adds, end gives buffers and local gradients back.
+ * run may be called on another thread with a device of that thread; begin and end belong to the
+ * rank's. end is due after begin, whatever failed. */
 int shd_units_reduce_begin(shd_units *units, const uint32_t *us, uint32_t n, shd_bucket *out,
                            shd_error *err);
 int shd_units_reduce_run(shd_units *units, shd_bucket *bucket, shd_device *dev, shd_error *err);
 void shd_units_reduce_end(shd_units *units, shd_bucket *bucket);
 /* All three for one unit; nothing when it is frozen. */
 int shd_unit_grad_reduce(shd_units *units, uint32_t u, shd_error *err);
-void shd_units_round_done(shd_units *units);
 
-/* The range that reductions of unit u land in on this rank, inside `grads`. */
+/* All units' gradients of a round are folded. */
+void shd_units_round_done(shd_units *units);
+/* It was the last round of a batch: a tree that is not finished ends here. */
+void shd_units_batch_done(shd_units *units);
+/* What was accumulated has been used: the next round is the first of a step. */
+void shd_units_step_done(shd_units *units);
+
+/* The range that reductions of unit u land in on this rank, inside `grads`. Where ranks do not
+ * exchange in each round, it is this rank's own sum until grad_finish. */
 shd_range shd_unit_atom(const shd_units *units, uint32_t u);
 
-/* After the last round: completes this rank's o-part of `grads` from its replicas' atoms. */
+/* After the last batch: adds what the ranks have accumulated where they did not exchange in each
+ * round, and completes this rank's o-part of `grads` from its replicas' atoms. */
 int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err);
 
 /* Sum of squares of the gradients of all trained parameters in double, the same on every rank:

@@ -35,8 +35,17 @@ static inline int shd_unit_alone(const shd_unit *unit, shd_group group)
 }
 
 /* Folds the tree over these leaves, elements [at, at + len) of this rank's atom of unit u, into the
- * accumulated gradients. `dev` is that of the calling thread. */
+ * accumulated gradients, in the order of reduction.h. `dev` is that of the calling thread. */
 void shd_unit_fold(shd_units *units, shd_device *dev, uint32_t u, const void *const *leaves,
                    shd_dtype leaf_dtype, uint32_t n_leaves, int64_t at, int64_t len);
+
+/* Do ranks exchange gradients in each round, or once per step? */
+static inline int shd_unit_each_round(const shd_units *units)
+{
+    return shd_reduction_each_round(&units->config.reduction, &units->strategy);
+}
+
+/* Adds all ranks' `grads` of unit u by a tree over ranks, in place of this rank's atom of it. */
+int shd_unit_reduce_accumulated(shd_units *units, uint32_t u, shd_error *err);
 
 #endif

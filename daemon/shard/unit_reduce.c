@@ -24,15 +24,23 @@ static void zero_padding(shd_units *units, uint32_t u, void *flat)
     }
 }
 
+/* Is the first local gradient of a step what the step accumulates, as it is? */
+static int is_accumulated_as_it_is(const shd_units *units)
+{
+    const shd_units_config *c = &units->config;
+    const int alone =
+        units->strategy.world == 1 && shd_reduction_rounds(&c->reduction, &units->strategy) == 1;
+    return (alone || !shd_unit_each_round(units)) && units->folded == 0 &&
+           c->dtype == c->reduce_dtype;
+}
+
 int shd_unit_grad_begin(shd_units *units, uint32_t u, shd_error *err)
 {
     shd_unit *unit = &units->units[u];
     if (unit->frozen || unit->local_grad != NULL) {
         return 0;
     }
-    /* Alone, and the first of its step: the local gradient is the reduced one. */
-    if (units->strategy.world == 1 && units->folded == 0 &&
-        units->config.dtype == units->config.reduce_dtype) {
+    if (is_accumulated_as_it_is(units)) {
         unit->local_grad = unit->grads.data;
     } else {
         SHD_TRY(shd_unit_take(units, SHD_TAG_COMM, units->config.dtype, unit->n, &unit->local_grad,
@@ -52,24 +60,126 @@ shd_range shd_unit_atom(const shd_units *units, uint32_t u)
         shd_unit_element(unit->grads.data, units->config.reduce_dtype, begin - unit->grads.begin)};
 }
 
-void shd_unit_fold(shd_units *units, shd_device *dev, uint32_t u, const void *const *leaves,
+/* ---- sums ---- */
+
+/* Leaves of a tree, [n] each. */
+typedef struct leaves {
+    const void *const *data; /* [count] */
+    shd_dtype dtype;
+    uint32_t count;
+} leaves;
+
+static void sum(const shd_units *units, shd_device *dev, void *out, const leaves *in, int64_t n,
+                int accumulate)
+{
+    shd_device_ops(dev)->tree_sum(shd_device_opctx(dev), out, units->config.reduce_dtype, in->data,
+                                  in->dtype, in->count, n, accumulate);
+}
+
+/* A finished tree to what the step has accumulated in out[n]. */
+static void fold_tree(const shd_units *units, shd_device *dev, void *out, const leaves *in,
+                      int64_t n)
+{
+    const shd_dtype dtype = units->config.reduce_dtype;
+    if (units->trees == 0 && units->config.reduction.level == SHD_DETERMINISM_WORLD) {
+        shd_device_ops(dev)->zero(shd_device_opctx(dev), out, (size_t)n * shd_dtype_size(dtype));
+        sum(units, dev, out, in, n, 1);
+    } else {
+        sum(units, dev, out, in, n, units->trees > 0);
+    }
+}
+
+/* Elements [at, ...) of the sum of 2^level rounds that waits for the next 2^level. */
+static void *partial(const shd_units *units, uint32_t u, uint32_t level, int64_t at)
+{
+    const shd_unit *unit = &units->units[u];
+    const int64_t n = unit->n / units->strategy.world;
+    return shd_unit_element(unit->partials, units->config.reduce_dtype, level * n + at);
+}
+
+void shd_unit_fold(shd_units *units, shd_device *dev, uint32_t u, const void *const *data,
                    shd_dtype leaf_dtype, uint32_t n_leaves, int64_t at, int64_t len)
 {
     const shd_range atom = shd_unit_atom(units, u);
-    const shd_dtype dtype = units->config.reduce_dtype;
-    shd_device_ops(dev)->tree_sum(shd_device_opctx(dev), shd_unit_element(atom.data, dtype, at),
-                                  dtype, leaves, leaf_dtype, n_leaves, len, units->folded > 0);
+    const uint32_t rounds = shd_reduction_rounds(&units->config.reduction, &units->strategy);
+    leaves in = {data, leaf_dtype, n_leaves};
+    const void *whole = NULL;
+    uint32_t level = 0;
+    for (; units->open >> level & 1; level++) { /* what waits and this make twice as many */
+        void *half = partial(units, u, level, at);
+        sum(units, dev, half, &in, len, 1);
+        whole = half;
+        in = (leaves){&whole, units->config.reduce_dtype, 1};
+    }
+    if (units->open + 1 < rounds) {
+        sum(units, dev, partial(units, u, level, at), &in, len, 0);
+    } else {
+        fold_tree(units, dev, shd_unit_element(atom.data, units->config.reduce_dtype, at), &in,
+                  len);
+    }
+}
+
+/* The tree that was not finished, the leaves that it lacks left out. */
+static void close_tree(shd_units *units, uint32_t u)
+{
+    const shd_range atom = shd_unit_atom(units, u);
+    const int64_t n = shd_unit_length(&atom);
+    const void *whole = NULL;
+    const leaves in = {&whole, units->config.reduce_dtype, 1};
+    for (uint32_t level = 0; units->open >> level != 0; level++) {
+        if ((units->open >> level & 1) == 0) {
+            continue;
+        }
+        void *half = partial(units, u, level, 0);
+        if (whole != NULL) {
+            sum(units, units->dev, half, &in, n, 1);
+        }
+        whole = half;
+    }
+    fold_tree(units, units->dev, atom.data, &in, n);
 }
 
 void shd_units_round_done(shd_units *units)
 {
     units->folded++;
+    units->open++;
+    if (units->open == shd_reduction_rounds(&units->config.reduction, &units->strategy)) {
+        units->open = 0;
+        units->trees++;
+    }
+}
+
+void shd_units_batch_done(shd_units *units)
+{
+    if (units->open == 0) {
+        return;
+    }
+    for (uint32_t u = 0; u < units->layout->n_units; u++) {
+        if (!units->units[u].frozen) {
+            close_tree(units, u);
+        }
+    }
+    units->open = 0;
+    units->trees++;
+}
+
+void shd_units_step_done(shd_units *units)
+{
+    units->folded = 0;
+    units->trees = 0;
+    units->open = 0;
 }
 
 int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err)
 {
     const shd_unit *unit = &units->units[u];
-    if (unit->frozen || shd_unit_alone(unit, SHD_GROUP_REPLICA)) {
+    if (unit->frozen) {
+        return 0;
+    }
+    if (!shd_unit_each_round(units)) {
+        SHD_TRY(shd_unit_reduce_accumulated(units, u, err));
+    }
+    if (shd_unit_alone(unit, SHD_GROUP_REPLICA)) {
         return 0;
     }
     const shd_range atom = shd_unit_atom(units, u);
@@ -78,6 +188,8 @@ int shd_unit_grad_finish(shd_units *units, uint32_t u, shd_error *err)
         unit->groups[SHD_GROUP_REPLICA], SHD_COMM_ALL_REDUCE, units->dev, atom.data, all.data,
         (size_t)shd_unit_length(&atom) * shd_dtype_size(units->config.reduce_dtype), err);
 }
+
+/* ---- norm ---- */
 
 /* Block sums of unit u, on the host, into one sum for each of its parameters. */
 static void combine_blocks(const shd_layout *layout, uint32_t u, const double *blocks, double *sums)

@@ -16,7 +16,7 @@ enum { MAX_SEQUENCES = 1 << 20, MAX_PATTERNS = 1000, MAX_UNITS = 1 << 20 };
 #define MAX_STEPS UINT64_C(1000000000)
 
 static const char *const checkpointings[] = {"none", "selective", "full"};
-static const char *const levels[] = {"run", "strategy", "world"};
+static const char *const levels[] = {"strategy", "run", "world"};
 
 const char *shd_checkpointing_name(shd_checkpointing checkpointing)
 {
@@ -197,10 +197,8 @@ static int is_power_of_two(uint32_t n)
 static int resolve_determinism(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *err)
 {
     const uint32_t world = out->strategy.world;
-    int level = SHD_DETERMINISM_STRATEGY;
-    if (in->determinism[0] != '\0') {
-        SHD_TRY(choice("determinism", in->determinism, levels, 3, &level, err));
-    }
+    int level = 0;
+    SHD_TRY(choice("determinism", in->determinism, levels, 3, &level, err));
     out->determinism = (shd_determinism)level;
     out->reduction_width = in->has_reduction_width_case ? in->reduction_width : world;
     if (level != SHD_DETERMINISM_WORLD) {
@@ -257,7 +255,9 @@ static int resolve_batch(const Shard__V1__JobSpec *in, shd_spec *out, shd_error 
     out->micro_batch = in->has_micro_batch_case ? in->micro_batch : 8;
     SHD_TRY(whole("micro-batch", out->micro_batch, 1, MAX_SEQUENCES, err));
     const uint64_t round = (uint64_t)out->micro_batch * world;
-    const uint64_t global = in->has_global_batch_case ? in->global_batch : round;
+    /* Under the level world a job is the same whatever the ranks, and so is its batch. */
+    const uint64_t tree = (uint64_t)out->micro_batch * out->reduction_width;
+    const uint64_t global = in->has_global_batch_case ? in->global_batch : tree;
     SHD_TRY(whole("global-batch", global, 1, MAX_SEQUENCES, err));
     if (global % round != 0) {
         return shd_fail(err, SHD_EINVAL,

@@ -83,7 +83,7 @@ void shd_spec_fini(shd_spec *spec);
 /* Is the parameter of this name frozen? */
 int shd_spec_freezes(const shd_spec *spec, const char *parameter);
 
-/* "run", "strategy", "world". Static storage. */
+/* "strategy", "run", "world". Static storage. */
 const char *shd_determinism_name(shd_determinism level);
 
 /* "none", "selective", "full". Static storage. */

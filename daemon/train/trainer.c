@@ -360,11 +360,51 @@ int shd_trainer_write_param(shd_trainer *t, uint32_t index, const float *in, shd
     return 0;
 }
 
+/* The sum that the end of the step will make of what each rank has accumulated for itself. */
+static int add_own_grads(shd_trainer *t, uint32_t index, int64_t numel, float *out, shd_error *err)
+{
+    const uint32_t W = t->spec.strategy.world;
+    const shd_dtype dtype = t->spec.reduce_dtype;
+    const size_t n = (size_t)(numel + SHD_BLOCK - 1) / SHD_BLOCK * SHD_BLOCK;
+    float *own = shd_calloc(W * n, sizeof *own), *sum = shd_calloc(n, sizeof *sum);
+    const void **leaves = shd_calloc(W, sizeof *leaves);
+    int rc = 0;
+    for (uint32_t r = 0; r < W && rc == 0; r++) {
+        leaves[r] = own + r * n;
+        rc = shd_worker_read_grad(t->slots[r].worker, index, own + r * n, err);
+    }
+    if (rc == 0) {
+        shd_device *dev = shd_device_create_cpu(1, 0);
+        const shd_ops *ops = shd_device_ops(dev);
+        const shd_opctx *ctx = shd_device_opctx(dev);
+        ops->tree_sum(ctx, sum, dtype, leaves, SHD_F32, W, (int64_t)n, 0);
+        ops->cast(ctx, out, SHD_F32, sum, dtype, numel);
+        shd_device_free(dev);
+    }
+    free(leaves);
+    free(sum);
+    free(own);
+    return rc;
+}
+
 int shd_trainer_read_grad(shd_trainer *t, uint32_t index, float *out, shd_error *err)
 {
     SHD_TRY(check_index(t, index, err));
-    for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
-        SHD_TRY(shd_worker_read_grad(t->slots[r].worker, index, out, err));
+    const shd_reduction reduction = {t->spec.determinism, t->spec.reduction_width};
+    const shd_slot *place = &t->shared.layout.slots[index];
+    if (t->shared.layout.units[place->unit].frozen) {
+        return 0;
+    }
+    if (shd_reduction_each_round(&reduction, &t->spec.strategy)) {
+        for (uint32_t r = 0; r < t->spec.strategy.world; r++) {
+            SHD_TRY(shd_worker_read_grad(t->slots[r].worker, index, out, err));
+        }
+    } else {
+        SHD_TRY(add_own_grads(t, index, place->numel, out, err));
+    }
+    const double factor = shd_worker_grad_factor(t->slots[0].worker);
+    for (int64_t i = 0; i < place->numel; i++) {
+        out[i] = (float)(out[i] / factor);
     }
     return 0;
 }

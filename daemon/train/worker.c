@@ -117,7 +117,8 @@ static int take_memory(shd_worker *w, shd_error *err)
     atomic_store_explicit(&w->arena, arena, memory_order_release);
     const shd_units_config config = {.dtype = spec->dtype,
                                      .reduce_dtype = spec->reduce_dtype,
-                                     .n_states = shd_optim_states(&spec->optim)};
+                                     .n_states = shd_optim_states(&spec->optim),
+                                     .reduction = {spec->determinism, spec->reduction_width}};
     SHD_TRY(shd_units_init(&w->units, &w->shared->layout, &spec->strategy, &config, w->dev, arena,
                            w->comm, err));
     SHD_TRY(take(arena, rows * sizeof *w->ids, &w->ids, err));

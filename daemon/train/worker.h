@@ -79,9 +79,15 @@ const shd_arena *shd_worker_arena(const shd_worker *worker);
 int shd_worker_read_param(const shd_worker *worker, uint32_t index, float *out, shd_error *err);
 /* The other way round, into master and p-part. */
 int shd_worker_write_param(shd_worker *worker, uint32_t index, const float *in, shd_error *err);
-/* Copies this rank's atom of the accumulated gradient of parameter `index`, without loss scale, to
- * out likewise; nothing when it is frozen. */
+/* Copies what this rank has of the accumulated gradient of parameter `index`, loss scale and all,
+ * to out likewise: its atom or, when the ranks' own gradients are not added yet
+ * (shd_reduction_each_round), the whole of its own. Nothing when it is frozen. */
 int shd_worker_read_grad(const shd_worker *worker, uint32_t index, float *out, shd_error *err);
+
+/* The factor of gradients as they are accumulated, against those of the summed loss: the loss scale
+ * over a power of two near the tokens of a step, so that the scale means what it does for a mean
+ * loss; 1 without loss scaling. */
+double shd_worker_grad_factor(const shd_worker *worker);
 
 #ifdef __cplusplus
 }

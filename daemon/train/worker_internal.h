@@ -59,6 +59,7 @@ struct shd_worker {
     int64_t *marks;                 /* [n_segments] */
     shd_tensor **inputs, **outputs; /* [n_segments]; of those that are computed again */
     int training;                   /* backward will follow */
+    int beyond;                     /* it only keeps the others company: no gradient */
     /* the job's counters; equal on all ranks */
     uint64_t step, applied, samples;
     uint64_t pending_valid; /* target tokens in the accumulated gradients */
@@ -115,11 +116,6 @@ void shd_worker_make_params(const shd_worker_shared *shared, shd_tensor *params,
 /* First values of this rank's parts of the parameters, in at most `turn` rounds; *more when there
  * are others left. */
 int shd_worker_init_params(shd_worker *w, uint64_t turn, int *more, shd_error *err);
-
-/* The factor of gradients as they are accumulated, against those of the summed loss: the loss scale
- * over a power of two near the tokens of a step, so that the scale means what it does for a mean
- * loss; 1 without loss scaling. */
-double shd_worker_grad_factor(const shd_worker *w);
 
 /* This rank's part of the master of parameter `index`, or of a frozen one's p-part. The o-parts of
  * the ranks of its unit's groups[SHD_GROUP_NORM] (the p-parts of those of SHD_GROUP_GATHER) make

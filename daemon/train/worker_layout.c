@@ -196,6 +196,7 @@ static int make_program(const shd_worker_shared *shared, int train, shd_program 
         .dtype = spec->dtype,
         .reduce_dtype = spec->reduce_dtype,
         .train = train,
+        .reduction = {spec->determinism, spec->reduction_width},
     };
     return shd_program_make(&config, out, err);
 }

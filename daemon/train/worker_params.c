@@ -234,12 +234,9 @@ int shd_worker_read_grad(const shd_worker *w, uint32_t index, float *out, shd_er
     if (w->units.units[u].frozen) {
         return 0;
     }
-    const shd_range atom = shd_unit_atom(&w->units, u);
-    const shd_param_part part = part_in(w, index, &atom, w->units.config.reduce_dtype);
-    SHD_TRY(copy_part(w, &part, out, 0, err));
-    const double factor = shd_worker_grad_factor(w);
-    for (int64_t i = 0; i < part.n; i++) {
-        out[part.first + i] = (float)(out[part.first + i] / factor);
-    }
-    return 0;
+    const shd_range range = shd_reduction_each_round(&w->units.config.reduction, &w->units.strategy)
+                                ? shd_unit_atom(&w->units, u)
+                                : w->units.units[u].grads;
+    const shd_param_part part = part_in(w, index, &range, w->units.config.reduce_dtype);
+    return copy_part(w, &part, out, 0, err);
 }

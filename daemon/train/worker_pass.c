@@ -79,7 +79,7 @@ static int backward_segment(void *arg, uint32_t segment, shd_error *err)
     return shd_tape_backward(w->tape, w->marks[segment], err);
 }
 
-/* Parameters that nothing flowed back to have zero gradient. */
+/* Parameters that nothing flowed back to have zero gradient, and all of a leaf beyond the end. */
 static void complete_grads(void *arg, uint32_t unit)
 {
     shd_worker *w = arg;
@@ -89,7 +89,7 @@ static void complete_grads(void *arg, uint32_t unit)
         if (slot->unit != unit) {
             continue;
         }
-        if (!w->params[i].grad_defined) {
+        if (!w->params[i].grad_defined || w->beyond) {
             shd_device_ops(w->dev)->zero(
                 shd_device_opctx(w->dev),
                 element(w->units.units[unit].local_grad, dtype, slot->offset),
@@ -105,7 +105,7 @@ static void complete_grads(void *arg, uint32_t unit)
 typedef struct leaf {
     uint32_t sequences, length;
     uint64_t first_sample; /* global index of the first sequence */
-    int train;
+    int train, beyond;
 } leaf;
 
 static shd_pipeline pipeline_of(shd_worker *w, int compute)
@@ -151,6 +151,7 @@ static int run_leaf(shd_worker *w, const leaf *lf, shd_leaf_sum *sum, shd_error 
                                  .dropout = dropout_of(w, lf)};
     shd_device_from_host(w->dev, w->ids, w->host_ids, (size_t)rows * sizeof(int32_t));
     shd_device_from_host(w->dev, w->targets, w->host_targets, (size_t)rows * sizeof(int32_t));
+    w->beyond = lf->beyond;
     shd_tape_set_loss_scale(w->tape, (float)shd_worker_grad_factor(w));
     SHD_TRY(run_pipeline(w, lf->train, err));
     *sum = (shd_leaf_sum){0};
@@ -209,7 +210,7 @@ static void stage_batch(shd_worker *w, const shd_batch *batch, uint64_t leaf_ind
     const uint32_t b = shd_worker_spec(w)->micro_batch;
     const uint64_t first = leaf_index * b;
     if (first >= batch->sequences) {
-        *out = (leaf){.sequences = 1, .length = 1};
+        *out = (leaf){.sequences = 1, .length = 1, .beyond = 1};
         w->host_ids[0] = 0;
         w->host_targets[0] = SHD_IGNORE_INDEX;
         return;
@@ -316,5 +317,11 @@ int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int tr
         store_logprobs(w, work, index, &lf, result);
     }
     result->more = w->round < w->rounds;
-    return result->more ? 0 : finish_pass(w, result, err);
+    if (result->more) {
+        return 0;
+    }
+    if (train) {
+        shd_units_batch_done(&w->units);
+    }
+    return finish_pass(w, result, err);
 }

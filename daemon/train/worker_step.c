@@ -127,7 +127,7 @@ int shd_worker_optim_step(shd_worker *w, const shd_work *work, shd_work *result,
     result->loss_scale = w->scaler.scale;
     result->lr_used = or_spec(work->lr, shd_schedule_lr(&spec->schedule, w->applied + 1));
     w->step++;
-    w->units.folded = 0;
+    shd_units_step_done(&w->units);
     w->pending_valid = 0;
     /* The sum is the same on every rank, and so is what follows from it. */
     SHD_TRY(shd_scaler_update(&w->scaler, result->skipped, err));

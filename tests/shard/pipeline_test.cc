@@ -28,7 +28,7 @@ class Chain
         for (uint32_t u : frozen) {
             layout_.units[u].frozen = 1;
         }
-        const shd_units_config config = {SHD_F32, SHD_F32, 2};
+        const shd_units_config config = {SHD_F32, SHD_F32, 2, {}};
         shd_strategy s = {};
         EXPECT_EQ(0, shd_strategy_make(strategy, nullptr, 0, world, &s, nullptr));
         s.regather = reshard ? s.p : 1;
@@ -62,7 +62,8 @@ class Chain
                                            settings,
                                            SHD_F32,
                                            SHD_F32,
-                                           train};
+                                           train,
+                                           {}};
         shd_program program = {};
         EXPECT_EQ(0, shd_program_make(&config, &program, nullptr));
         shd_comm_count before[SHD_COMM_KIND_COUNT], after[SHD_COMM_KIND_COUNT], said = {0, 0};

@@ -46,7 +46,8 @@ class Program
                                      settings,
                                      model.dtype,
                                      model.reduce_dtype,
-                                     model.train};
+                                     model.train,
+                                     {}};
         EXPECT_EQ(0, shd_strategy_make(strategy, nullptr, 0, world, &config.strategy, nullptr));
         if (regather > 0 && config.strategy.p > 1) {
             config.strategy.regather = regather;

@@ -438,7 +438,7 @@ TEST(Determinism, Levels)
     const Accepted wide({world, SET(reduction_width, REDUCTION_WIDTH, 16)});
     EXPECT_EQ(16u, wide.spec.reduction_width);
     Refused({TEXT(determinism, "all")}, SHD_EINVAL,
-            {"--determinism 'all'", "run, strategy or world"});
+            {"--determinism 'all'", "strategy, run or world"});
     for (uint32_t width : {0u, 1u, 8u, UINT32_MAX}) {
         Refused({[width](Proto *p) {
                     p->has_reduction_width_case =
