@@ -76,7 +76,8 @@ static const shc_option options[] = {
     NUM("micro-batch", "N", micro_batch, MICRO_BATCH, SHC_U32, 1, 0,
         "sequences per rank and accumulation step; default 8"),
     NUM("global-batch", "N", global_batch, GLOBAL_BATCH, SHC_U32, 1, 0,
-        "sequences per optimizer step; default: ranks x micro-batch"),
+        "sequences per optimizer step; default: ranks (determinism world: reduction-width) x "
+        "micro-batch"),
     NUM("seq-len", "N", seq_len, SEQ_LEN, SHC_U32, 1, 0,
         "tokens per sequence; default: the model's context"),
     STR("optimizer", "NAME", optimizer, SHC_TEXT, "adamw (default), adam, sgd, lion"),
@@ -131,7 +132,7 @@ static const shc_option options[] = {
         "same bits for the same job (run), for every strategy too (strategy, the default), for "
         "every power of two of ranks up to --reduction-width too (world)"),
     NUM("reduction-width", "N", reduction_width, REDUCTION_WIDTH, SHC_U32, 1, 0,
-        "world: micro-batches that are summed as one tree; default: ranks"),
+        "world: micro-batches that are summed as one tree, a power of two; default: ranks"),
     NUM("seed", "N", seed, SEED, SHC_U64, 0, 0, "default 1"),
     NUM("checkpoint-every", "STEPS", checkpoint_every, CHECKPOINT_EVERY, SHC_U64, 0, 0, "0: never"),
     STR("eval-data", "FILE", eval_data, SHC_FILE, "held-out data; default: the tail of --data"),

@@ -437,6 +437,8 @@ TEST(Determinism, Levels)
     EXPECT_EQ(4u, narrow.spec.reduction_width);
     const Accepted wide({world, SET(reduction_width, REDUCTION_WIDTH, 16)});
     EXPECT_EQ(16u, wide.spec.reduction_width);
+    EXPECT_EQ(128u, wide.spec.global_batch) << "as with any number of ranks";
+    EXPECT_EQ(4u, wide.spec.accumulation);
     Refused({TEXT(determinism, "all")}, SHD_EINVAL,
             {"--determinism 'all'", "strategy, run or world"});
     for (uint32_t width : {0u, 1u, 8u, UINT32_MAX}) {
