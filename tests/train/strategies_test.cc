@@ -105,6 +105,14 @@ TEST_P(Forms, OfStatesAndCommunicationAreThePlan)
         spec.dtype = types[random() % 3];
         spec.reduce_dtype = types[random() % 3];
         spec.checkpointing = static_cast<shd_checkpointing>(random() % 3);
+        spec.determinism = static_cast<shd_determinism>(random() % 3);
+        if (spec.determinism == SHD_DETERMINISM_WORLD) {
+            if ((world & (world - 1)) == 0) {
+                spec.reduction_width = world << random() % 4;
+            } else {
+                spec.determinism = SHD_DETERMINISM_STRATEGY;
+            }
+        }
         spec.pipeline.prefetch = random() % 4;
         spec.pipeline.bucket_bytes = random() % 2 ? 0 : 50000;
         spec.pipeline.persist_below = random() % 2 ? 0 : 700; // norms, biases, a few weights
@@ -116,7 +124,9 @@ TEST_P(Forms, OfStatesAndCommunicationAreThePlan)
                      shd_dtype_name(spec.reduce_dtype) + " prefetch " +
                      std::to_string(spec.pipeline.prefetch) + " of " +
                      std::to_string(spec.pipeline.max_gathered) + " persist below " +
-                     std::to_string(spec.pipeline.persist_below));
+                     std::to_string(spec.pipeline.persist_below) + " level " +
+                     shd_determinism_name(spec.determinism) + " of " +
+                     std::to_string(spec.reduction_width));
         shd_plan plan;
         shd_error err = {};
         ASSERT_EQ(0, shd_plan_make(&spec, 1, &plan, &err)) << err.message;
