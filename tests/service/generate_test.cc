@@ -112,19 +112,22 @@ TEST_F(Generate, OnlySomeMakeTokensAtOnce)
             finish("g"); // the first one's first token
         }
     }
-    EXPECT_EQ(calls[0]->sent.size(), 1u);
+    turn_until([&] { return calls[0]->sent.size() == 1; });
     calls[1]->go();
     for (int i = 0; i < 3; i++) {
         finish("g");
     }
+    turn_until([&] { return calls[3]->sent.size() == 1; });
     // The first four in turn; when the second had left, the fifth got its place.
     EXPECT_EQ(calls[2]->sent.size(), 1u);
     EXPECT_EQ(calls[3]->sent.size(), 1u);
     EXPECT_EQ(calls[0]->sent.size(), 1u);
     EXPECT_EQ(calls[4]->sent.size(), 0u);
-    for (int i = 0; i < 40 && !calls[5]->finished; i++) {
-        finish("g");
-    }
+    const auto rest_is_done = [&] {
+        fake_finish("g");
+        return calls[0]->finished && calls[5]->finished;
+    };
+    turn_until(rest_is_done);
     for (int i : {0, 2, 3, 4, 5}) {
         EXPECT_EQ(calls[i]->sent.size(), 2u) << i;
         EXPECT_TRUE(calls[i]->ok()) << calls[i]->error;
@@ -411,6 +414,7 @@ TEST_F(Generate, AReaderThatLeavesStopsTheWork)
     Call c = make_call();
     generate(c.get(), id, 100);
     finish("g");
+    turn_until([&] { return c->sent.size() == 1; });
     c->go();
     finish("g");
     turn();
@@ -495,6 +499,7 @@ TEST_F(Generate, TooManyStreamsAreRefused)
         finish("g");
     }
     for (const Call &g : calls) {
+        turn_until([&] { return g->finished; });
         EXPECT_TRUE(g->ok()) << g->error;
     }
 }
