@@ -8,6 +8,9 @@
 #include "daemon/base/mem.h"
 #include "daemon/data/utf8.h"
 
+#define A_LOOK (1u << 18) /* bytes of names between two looks at whether to go on */
+#define NAMES_A_LOOK 64u
+
 /* A trie of the names' bytes: the children of a node are a list. */
 typedef struct node {
     uint32_t child, sibling; /* 0: none */
@@ -115,10 +118,11 @@ static int stands_alone(const char *text, size_t n, size_t begin, size_t end)
            !(end < n && is_word(shd_utf8_get(text + end, &size)));
 }
 
-static size_t skip_space_back(const char *text, size_t at)
+/* Not beyond `least`. */
+static size_t skip_space_back(const char *text, size_t at, size_t least)
 {
     size_t size;
-    while (at > 0 && uc_is_property_white_space(shd_utf8_last(text, at, &size))) {
+    while (at > least && uc_is_property_white_space(shd_utf8_last(text, at, &size))) {
         at -= size;
     }
     return at;
@@ -133,30 +137,56 @@ static size_t skip_space(const char *text, size_t n, size_t at)
     return at;
 }
 
-int shd_added_split(const shd_added *added, const char *text, size_t n, shd_added_fn fn, void *arg)
+/* The first place from `at` on where a name begins, n: none; *token and *size get the name. Looks
+ * at `ends` after so many bytes of names. */
+static int find(const shd_added *added, const char *text, size_t n, shd_ends *ends, size_t *at,
+                const shd_added_token **token, size_t *size, shd_error *err)
 {
-    size_t done = 0; /* text[0, done) has been given away */
+    size_t work = 0;
+    *token = NULL;
+    for (; *at < n; (*at)++) {
+        if (added->first[(unsigned char)text[*at]] == 0) {
+            continue;
+        }
+        *token = longest_at(added, text + *at, n - *at, size);
+        if (*token != NULL) {
+            break;
+        }
+        work += added->longest;
+        if (work > A_LOOK) {
+            SHD_TRY(shd_ends_look(ends, 1, err));
+            work = 0;
+        }
+    }
+    return 0;
+}
+
+int shd_added_split(const shd_added *added, const char *text, size_t n, shd_ends *ends,
+                    shd_added_fn fn, void *arg, shd_error *err)
+{
+    size_t done = 0;   /* text[0, done) has been given away */
+    size_t spaces = 0; /* white space that was skipped ends here: no need to go over it again */
     for (size_t at = 0; at < n && added->n_tokens > 0;) {
         size_t size = 0;
-        const shd_added_token *token = NULL;
-        while (at < n && (added->first[(unsigned char)text[at]] == 0 ||
-                          (token = longest_at(added, text + at, n - at, &size)) == NULL)) {
-            at++;
-        }
+        const shd_added_token *token;
+        SHD_TRY(find(added, text, n, ends, &at, &token, &size, err));
         if (token == NULL) {
             break;
         }
+        SHD_TRY(shd_ends_look(ends, NAMES_A_LOOK, err));
         size_t begin = at, end = at + size;
         at = end; /* the search goes on here, even when the token is not taken or takes more */
         if (token->single_word && !stands_alone(text, n, begin, end)) {
             continue;
         }
-        if (token->lstrip) {
-            begin = skip_space_back(text, begin);
-            begin = begin > done ? begin : done;
+        if (token->lstrip && begin > done) {
+            begin = skip_space_back(text, begin, done);
+        } else if (token->lstrip) {
+            begin = done;
         }
         if (token->rstrip) {
-            end = skip_space(text, n, end);
+            spaces = end < spaces ? spaces : skip_space(text, n, end);
+            end = spaces;
         }
         int rc = done < begin ? fn(arg, -1, text + done, begin - done) : 0;
         rc = rc == 0 ? fn(arg, token->id, text + begin, end - begin) : rc;

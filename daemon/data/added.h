@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
+#include "daemon/data/ends.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,9 +28,11 @@ void shd_added_put(shd_added *added, const char *name, size_t n, const shd_added
 int shd_added_empty(const shd_added *added);
 
 /* Cuts text[n] (well-formed UTF-8) and calls fn for every part in order: id >= 0 for a token, or
- * id -1 and text that holds none. Stops when fn returns other than 0, and returns that. */
+ * id -1 and text that holds none. Stops when fn returns other than 0, and returns that. `ends` is
+ * looked at between names; errors as there. */
 typedef int (*shd_added_fn)(void *arg, int32_t id, const char *text, size_t n);
-int shd_added_split(const shd_added *added, const char *text, size_t n, shd_added_fn fn, void *arg);
+int shd_added_split(const shd_added *added, const char *text, size_t n, shd_ends *ends,
+                    shd_added_fn fn, void *arg, shd_error *err);
 
 /* Could a token reach over or touch text[at - 1, at]? Looks at text[n] around. */
 int shd_added_near(const shd_added *added, const char *text, size_t n, size_t at);

@@ -10,6 +10,7 @@
 
 #define NO_RANK UINT32_MAX
 #define SHORT_WORD 48 /* bytes; longer words keep their pairs in a heap */
+#define A_LOOK 4096u  /* pairs between two looks at whether to go on */
 
 /* Cached words: the place of a word follows from its hash alone. */
 #define CACHE_ENTRIES (1u << 15)
@@ -116,6 +117,12 @@ void shd_bpe_set_whole_words(shd_bpe *bpe, int whole_words)
     bpe->whole_words = whole_words;
 }
 
+/* Nobody can choose texts by it that meet in one place. */
+static uint64_t hash_of(const shd_bpe *bpe, const char *text, size_t n)
+{
+    return XXH3_64bits_withSeed(text, n, bpe->mix);
+}
+
 /* The place of a text, or a free one. */
 static token *token_place(const shd_bpe *bpe, const char *text, size_t n, uint64_t hash)
 {
@@ -129,7 +136,7 @@ static token *token_place(const shd_bpe *bpe, const char *text, size_t n, uint64
 
 void shd_bpe_put_token(shd_bpe *bpe, const char *text, size_t n, int32_t id)
 {
-    *token_place(bpe, text, n, XXH3_64bits(text, n)) =
+    *token_place(bpe, text, n, hash_of(bpe, text, n)) =
         (token){.text = text, .size = (uint32_t)n, .id = id};
     if (n == 1) {
         bpe->byte_id[(unsigned char)text[0]] = id;
@@ -280,13 +287,14 @@ static void push_pair(const shd_bpe *bpe, shd_bpe_cache *c, uint32_t left, uint3
     }
 }
 
-/* In time n log n. */
-static size_t merge_long(const shd_bpe *bpe, shd_bpe_cache *c, int32_t *ids, size_t size)
+/* In time n log n; *size becomes the number of ids that are left. */
+static int merge_long(const shd_bpe *bpe, shd_bpe_cache *c, int32_t *ids, size_t *size,
+                      shd_ends *ends, shd_error *err)
 {
-    const uint32_t n = (uint32_t)size;
-    if (c->parts_capacity < size) {
-        c->parts = shd_reallocarray(c->parts, size, sizeof(*c->parts));
-        c->parts_capacity = size;
+    const uint32_t n = (uint32_t)*size;
+    if (c->parts_capacity < n) {
+        c->parts = shd_reallocarray(c->parts, n, sizeof(*c->parts));
+        c->parts_capacity = n;
     }
     for (uint32_t i = 0; i < n; i++) {
         c->parts[i] = (part){.id = ids[i], .prev = i - 1, .next = i + 1};
@@ -294,8 +302,14 @@ static size_t merge_long(const shd_bpe *bpe, shd_bpe_cache *c, int32_t *ids, siz
     c->n_heap = 0;
     for (uint32_t i = 0; i + 1 < n; i++) {
         push_pair(bpe, c, i, n);
+        if (i % A_LOOK == A_LOOK - 1) {
+            SHD_TRY(shd_ends_look(ends, 1, err));
+        }
     }
-    while (c->n_heap > 0) {
+    for (uint32_t pairs = 1; c->n_heap > 0; pairs++) {
+        if (pairs % A_LOOK == 0) {
+            SHD_TRY(shd_ends_look(ends, 1, err));
+        }
         const candidate best = heap_pop(c);
         part *left = &c->parts[best.at];
         int32_t id;
@@ -320,16 +334,18 @@ static size_t merge_long(const shd_bpe *bpe, shd_bpe_cache *c, int32_t *ids, siz
     for (uint32_t i = 0; i < n; i = c->parts[i].next) {
         ids[left_over++] = c->parts[i].id;
     }
-    return left_over;
+    *size = left_over;
+    return 0;
 }
 
-void shd_bpe_word(const shd_bpe *bpe, shd_bpe_cache *c, const char *word, size_t n, shd_ids *ids)
+int shd_bpe_word(const shd_bpe *bpe, shd_bpe_cache *c, const char *word, size_t n, shd_ends *ends,
+                 shd_ids *ids, shd_error *err)
 {
-    const uint64_t hash = XXH3_64bits(word, n);
+    const uint64_t hash = hash_of(bpe, word, n);
     entry *e = &c->entries[hash >> 49];
     if (n <= CACHE_TEXT && e->size == n && memcmp(e->text, word, n) == 0) {
         shd_ids_append(ids, e->ids, e->n);
-        return;
+        return 0;
     }
     shd_ids *symbols = &c->symbols;
     const token *whole = bpe->whole_words ? token_place(bpe, word, n, hash) : NULL;
@@ -338,8 +354,11 @@ void shd_bpe_word(const shd_bpe *bpe, shd_bpe_cache *c, const char *word, size_t
         shd_ids_push(symbols, whole->id);
     } else {
         spell(bpe, word, n, symbols);
-        symbols->n = symbols->n <= SHORT_WORD ? merge_short(bpe, symbols->items, symbols->n)
-                                              : merge_long(bpe, c, symbols->items, symbols->n);
+        if (symbols->n <= SHORT_WORD) {
+            symbols->n = merge_short(bpe, symbols->items, symbols->n);
+        } else {
+            SHD_TRY(merge_long(bpe, c, symbols->items, &symbols->n, ends, err));
+        }
     }
     shd_ids_append(ids, symbols->items, symbols->n);
     if (n <= CACHE_TEXT && symbols->n > 0 && symbols->n <= CACHE_IDS) {
@@ -348,4 +367,5 @@ void shd_bpe_word(const shd_bpe *bpe, shd_bpe_cache *c, const char *word, size_t
         memcpy(e->text, word, n);
         memcpy(e->ids, symbols->items, symbols->n * sizeof(*e->ids));
     }
+    return 0;
 }

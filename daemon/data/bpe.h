@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/data/ends.h"
 #include "daemon/data/tokenizer.h"
 
 #ifdef __cplusplus
@@ -34,9 +35,9 @@ typedef struct shd_bpe_cache shd_bpe_cache;
 shd_bpe_cache *shd_bpe_cache_create(void);
 void shd_bpe_cache_free(shd_bpe_cache *cache); /* NULL is fine */
 
-/* Appends the ids of word[n]. */
-void shd_bpe_word(const shd_bpe *bpe, shd_bpe_cache *cache, const char *word, size_t n,
-                  shd_ids *ids);
+/* Appends the ids of word[n]. `ends` is looked at during a long word; errors as there. */
+int shd_bpe_word(const shd_bpe *bpe, shd_bpe_cache *cache, const char *word, size_t n,
+                 shd_ends *ends, shd_ids *ids, shd_error *err);
 
 #ifdef __cplusplus
 }

@@ -11,8 +11,7 @@
 extern "C" {
 #endif
 
-/* Bytes of a line of JSONL, or of a text that cannot be cut: such a text is tokenized in one go,
- * which a cancellation has to wait for. */
+/* Bytes of a line of JSONL, or of a text that cannot be cut. */
 #define SHD_DOCUMENT_MAX (16u << 20)
 
 /* Gives the next bytes of the file: at most n into buffer; *got is 0 at its end. */

@@ -12,21 +12,42 @@
 
 #define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Pc}" /* Oniguruma's \w */
 
-/* A pattern that needs more is not one for text of any length. */
+/* A pattern is compiled twice. The quick code sees a window of the text and may take few steps
+ * (PCRE2's match limit counts them) from each place where it looks for a match; before each there
+ * is a callout. That is enough for words. Where it is not, the watched code takes over, which has a
+ * callout before every item, and does the same with all of the text. Between two callouts there is
+ * one item of the pattern over the text: at most 16 MiB of it (1 GiB for a call of the Tokenize
+ * kind) in a loop of machine code; or with the quick code, one start over the window, which
+ * QUICK_BYTES of pattern keep short. */
+#define WINDOW 512u /* bytes */
+#define QUICK_STEPS 1000u
+#define QUICK_BYTES 4096u /* of compiled pattern */
+#define LOOK_STEPS 16u    /* callouts between two readings of a clock */
+
+/* A pattern that needs more for one match is not one for text of any length. */
 #define MATCH_LIMIT 50000000u
+#define MAX_STEPS 100000000u /* callouts of the watched code */
 #define JIT_STACK_MAX (8u << 20)
 #define HEAP_LIMIT_KIB (256u << 10) /* of the interpreter */
 
-struct shd_regex {
-    pcre2_code *code;
+typedef struct program {
+    pcre2_code *code; /* NULL: none */
     int jit;
+} program;
+
+struct shd_regex {
+    program quick, watched;
     int forgets;
 };
 
 struct shd_matcher {
     pcre2_match_data *data;
-    pcre2_match_context *context;
+    pcre2_match_context *quick, *watched;
     pcre2_jit_stack *stack;
+    shd_ends *ends; /* borrowed */
+    unsigned steps; /* of the present find */
+    int ended;      /* the callout has set *err */
+    shd_error *err;
 };
 
 /* ---- translation ---- */
@@ -298,8 +319,8 @@ int shd_regex_translate(const char *pattern, char **out, shd_error *err)
 
 /* ---- compiling ---- */
 
-static int compile(const char *pattern, size_t n, uint32_t flags, const char *shown,
-                   shd_regex **out, shd_error *err)
+static pcre2_code *compile_code(const char *pattern, size_t n, uint32_t flags, const char *shown,
+                                shd_error *err)
 {
     int number;
     PCRE2_SIZE at;
@@ -311,34 +332,57 @@ static int compile(const char *pattern, size_t n, uint32_t flags, const char *sh
     if (code == NULL) {
         PCRE2_UCHAR message[128];
         pcre2_get_error_message(number, message, sizeof(message));
-        return shd_fail(err, SHD_EDATA, "pattern '%.200s': %s", shown, (const char *)message);
+        shd_fail(err, SHD_EDATA, "pattern '%.200s': %s", shown, (const char *)message);
     }
+    return code;
+}
+
+static program make_program(pcre2_code *code)
+{
+    program p = {.code = code};
+    p.jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
+    return p; /* without it, slower */
+}
+
+/* The regex of code `main`, which is taken over. */
+static int create(pcre2_code *main, const char *shown, shd_regex **out, shd_error *err)
+{
     uint32_t empty = 0, behind = 0;
-    pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &empty);
-    pcre2_pattern_info(code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
+    pcre2_pattern_info(main, PCRE2_INFO_MATCHEMPTY, &empty);
+    pcre2_pattern_info(main, PCRE2_INFO_MAXLOOKBEHIND, &behind);
     if (empty) {
-        pcre2_code_free(code);
+        pcre2_code_free(main);
         return shd_fail(err, SHD_EUNSUPPORTED, "pattern '%.200s' matches nothing at all", shown);
     }
-    shd_regex *regex = shd_calloc(1, sizeof(*regex));
-    regex->code = code;
-    regex->forgets = behind == 0;
-    regex->jit =
-        pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0; /* else slower */
-    *out = regex;
+    *out = shd_calloc(1, sizeof(**out));
+    (*out)->watched = make_program(main);
+    (*out)->forgets = behind == 0;
     return 0;
 }
 
 int shd_regex_compile(const char *pattern, shd_regex **out, shd_error *err)
 {
+    static const uint32_t flags = PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
     translation t = {.pattern = pattern, .p = pattern, .err = err};
     int rc = translate(&t);
     if (rc == 0) {
-        rc = compile(t.out, t.n, PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, pattern,
-                     out, err);
+        pcre2_code *code = compile_code(t.out, t.n, flags | PCRE2_AUTO_CALLOUT, pattern, err);
+        rc = code != NULL ? create(code, pattern, out, err) : SHD_EDATA;
     }
     if (rc == 0) {
+        char *quick = shd_asprintf("(?C1)(?:%s)", t.out);
+        size_t size = SIZE_MAX;
         (*out)->forgets &= !t.looks_behind;
+        pcre2_code *code = compile_code(quick, strlen(quick), flags, pattern, NULL);
+        if (code != NULL) {
+            pcre2_pattern_info(code, PCRE2_INFO_SIZE, &size);
+        }
+        if (size <= QUICK_BYTES) {
+            (*out)->quick = make_program(code);
+        } else {
+            pcre2_code_free(code);
+        }
+        free(quick);
     }
     free(t.out);
     return rc;
@@ -346,13 +390,15 @@ int shd_regex_compile(const char *pattern, shd_regex **out, shd_error *err)
 
 int shd_regex_literal(const char *text, size_t n, shd_regex **out, shd_error *err)
 {
-    return compile(text, n, PCRE2_LITERAL, "(literal)", out, err);
+    pcre2_code *code = compile_code(text, n, PCRE2_LITERAL, "(literal)", err);
+    return code != NULL ? create(code, "(literal)", out, err) : SHD_EDATA;
 }
 
 void shd_regex_free(shd_regex *regex)
 {
     if (regex != NULL) {
-        pcre2_code_free(regex->code);
+        pcre2_code_free(regex->quick.code);
+        pcre2_code_free(regex->watched.code);
         free(regex);
     }
 }
@@ -364,15 +410,38 @@ int shd_regex_forgets(const shd_regex *regex)
 
 /* ---- matching ---- */
 
-shd_matcher *shd_matcher_create(void)
+static int on_callout(pcre2_callout_block *block, void *arg)
+{
+    (void)block;
+    shd_matcher *m = arg;
+    int rc = shd_ends_look(m->ends, LOOK_STEPS, m->err);
+    if (rc == 0 && ++m->steps > MAX_STEPS) {
+        rc = shd_fail(m->err, SHD_EDATA,
+                      "the tokenizer's pattern takes more than %u steps for one word of this text",
+                      MAX_STEPS);
+    }
+    m->ended = rc;
+    return rc < 0 ? PCRE2_ERROR_CALLOUT : 0;
+}
+
+static pcre2_match_context *make_context(shd_matcher *m, uint32_t limit)
+{
+    pcre2_match_context *context = pcre2_match_context_create(NULL);
+    pcre2_set_match_limit(context, limit);
+    pcre2_set_heap_limit(context, HEAP_LIMIT_KIB);
+    pcre2_set_callout(context, on_callout, m);
+    pcre2_jit_stack_assign(context, NULL, m->stack);
+    return context;
+}
+
+shd_matcher *shd_matcher_create(shd_ends *ends)
 {
     shd_matcher *m = shd_calloc(1, sizeof(*m));
+    m->ends = ends;
     m->data = pcre2_match_data_create(1, NULL);
-    m->context = pcre2_match_context_create(NULL);
     m->stack = pcre2_jit_stack_create(32u << 10, JIT_STACK_MAX, NULL);
-    pcre2_set_match_limit(m->context, MATCH_LIMIT);
-    pcre2_set_heap_limit(m->context, HEAP_LIMIT_KIB);
-    pcre2_jit_stack_assign(m->context, NULL, m->stack);
+    m->quick = make_context(m, QUICK_STEPS);
+    m->watched = make_context(m, MATCH_LIMIT);
     return m;
 }
 
@@ -380,24 +449,86 @@ void shd_matcher_free(shd_matcher *m)
 {
     if (m != NULL) {
         pcre2_match_data_free(m->data);
-        pcre2_match_context_free(m->context);
+        pcre2_match_context_free(m->quick);
+        pcre2_match_context_free(m->watched);
         pcre2_jit_stack_free(m->stack);
         free(m);
     }
 }
 
+static int match(const shd_matcher *m, const program *p, pcre2_match_context *context,
+                 const char *text, size_t n, size_t from, int partial)
+{
+    const PCRE2_SPTR subject = (PCRE2_SPTR)text;
+    const uint32_t flags = partial ? PCRE2_PARTIAL_HARD : 0;
+    return p->jit ? pcre2_jit_match(p->code, subject, n, from, flags, m->data, context)
+                  : pcre2_match(p->code, subject, n, from, flags | PCRE2_NO_UTF_CHECK, m->data,
+                                context);
+}
+
+/* The begin of the character that text[at] is of. */
+static size_t character(const char *text, size_t at)
+{
+    while (at > 0 && (text[at] & 0xc0) == 0x80) {
+        at--;
+    }
+    return at;
+}
+
+/* Looks in one window after the other. As shd_matcher_find; QUICK_GAVE_UP: there is no match that
+ * begins before *from, and it cannot tell about the rest. */
+#define QUICK_GAVE_UP 3
+static int find_quickly(shd_matcher *m, const shd_regex *regex, const char *text, size_t n,
+                        size_t *from, int open)
+{
+    const PCRE2_SIZE *at = pcre2_get_ovector_pointer(m->data);
+    for (;;) {
+        const int whole = n - *from <= WINDOW;
+        const size_t end = whole ? n : character(text, *from + WINDOW);
+        const int rc = match(m, &regex->quick, m->quick, text, end, *from, open || !whole);
+        if (rc == PCRE2_ERROR_PARTIAL && !whole) {
+            if (at[0] <= *from) {
+                return QUICK_GAVE_UP;
+            }
+            *from = character(text, at[0]);
+        } else if (rc == PCRE2_ERROR_NOMATCH && !whole) {
+            *from = end; /* what begins before would have come upon the end */
+        } else if (rc > 0 || rc == PCRE2_ERROR_PARTIAL || rc == PCRE2_ERROR_NOMATCH) {
+            return rc;
+        } else {
+            return QUICK_GAVE_UP;
+        }
+    }
+}
+
+static int find_watched(shd_matcher *m, const shd_regex *regex, const char *text, size_t n,
+                        size_t from, int open)
+{
+    int rc = match(m, &regex->watched, m->watched, text, n, from, open);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) { /* the interpreter keeps its state on the heap */
+        const uint32_t flags = (open ? PCRE2_PARTIAL_HARD : 0) | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT;
+        rc =
+            pcre2_match(regex->watched.code, (PCRE2_SPTR)text, n, from, flags, m->data, m->watched);
+    }
+    return rc;
+}
+
 int shd_matcher_find(shd_matcher *m, const shd_regex *regex, const char *text, size_t n,
                      size_t from, int open, size_t *begin, size_t *end, shd_error *err)
 {
-    const PCRE2_SPTR subject = (PCRE2_SPTR)text;
-    const uint32_t partial = open ? PCRE2_PARTIAL_HARD : 0;
-    int rc = regex->jit
-                 ? pcre2_jit_match(regex->code, subject, n, from, partial, m->data, m->context)
-                 : pcre2_match(regex->code, subject, n, from, partial | PCRE2_NO_UTF_CHECK, m->data,
-                               m->context);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) { /* the interpreter keeps its state on the heap */
-        rc = pcre2_match(regex->code, subject, n, from, partial | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                         m->data, m->context);
+    shd_error own;
+    m->err = err != NULL ? err : &own;
+    m->steps = 0;
+    m->ended = 0;
+    int rc = QUICK_GAVE_UP;
+    if (regex->quick.code != NULL) {
+        rc = find_quickly(m, regex, text, n, &from, open);
+    }
+    if (rc == QUICK_GAVE_UP && m->ended == 0) {
+        rc = find_watched(m, regex, text, n, from, open);
+    }
+    if (m->ended < 0) {
+        return m->ended;
     }
     if (rc == PCRE2_ERROR_NOMATCH) {
         return 0;

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "daemon/base/err.h"
+#include "daemon/data/ends.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,12 +30,15 @@ int shd_regex_translate(const char *pattern, char **out, shd_error *err);
 
 typedef struct shd_matcher shd_matcher;
 
-shd_matcher *shd_matcher_create(void);
+/* `ends` (borrowed) is looked at during a match, at least once in what a pattern can do in about a
+ * second on the slowest text. */
+shd_matcher *shd_matcher_create(shd_ends *ends);
 void shd_matcher_free(shd_matcher *matcher); /* NULL is fine */
 
 /* The first match in text[n] (well-formed UTF-8) from `from` on: 1 and its begin and end; 0: none.
  * `open`: more text follows that is not there; SHD_REGEX_PARTIAL when it could change the answer,
- * for a match that begins at *begin or later. SHD_EDATA: took too long. */
+ * for a match that begins at *begin or later. SHD_EDATA: took too many steps, always the same
+ * number of them; or what `ends` says. */
 #define SHD_REGEX_PARTIAL 2
 int shd_matcher_find(shd_matcher *matcher, const shd_regex *regex, const char *text, size_t n,
                      size_t from, int open, size_t *begin, size_t *end, shd_error *err);

@@ -16,9 +16,9 @@ struct shd_sp {
     sentencepiece::SentencePieceProcessor processor;
 };
 
-int shd_sp_create(const char *bytes, size_t n, shd_sp **out, shd_error *err)
+int shd_sp_create(const char *bytes, size_t n, shd_sp **out, int *maps, shd_error *err)
 {
-    SHD_TRY(shd_sp_check(bytes, n, err));
+    SHD_TRY(shd_sp_check(bytes, n, maps, err));
     shd_sp *sp = new shd_sp;
     std::string message;
     try {

@@ -108,7 +108,7 @@ static int check_charsmap(const field *map, shd_error *err)
 }
 
 /* A normalizer's field by itself. */
-static int check_normalizer(const field *spec, shd_error *err)
+static int check_normalizer(const field *spec, int *maps, shd_error *err)
 {
     const unsigned char *p = spec->bytes, *end = p + spec->size;
     while (p < end) {
@@ -118,13 +118,16 @@ static int check_normalizer(const field *spec, shd_error *err)
         }
         if (inner.bytes != NULL && inner.number == CHARSMAP) {
             SHD_TRY(check_charsmap(&inner, err));
+            *maps |= inner.size > 0;
         }
     }
     return 0;
 }
 
-int shd_sp_check(const char *model, size_t n, shd_error *err)
+int shd_sp_check(const char *model, size_t n, int *maps, shd_error *err)
 {
+    int unused = 0;
+    *maps = 0;
     const unsigned char *begin = (const unsigned char *)model, *p = begin, *end = begin + n;
     while (p < end) {
         field part;
@@ -134,7 +137,7 @@ int shd_sp_check(const char *model, size_t n, shd_error *err)
                             at);
         }
         if (part.bytes != NULL && (part.number == NORMALIZER || part.number == DENORMALIZER)) {
-            SHD_TRY(check_normalizer(&part, err));
+            SHD_TRY(check_normalizer(&part, part.number == NORMALIZER ? maps : &unused, err));
         }
     }
     return 0;

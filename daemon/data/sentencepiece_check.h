@@ -12,8 +12,8 @@ extern "C" {
 
 /* model[n] is a serialized message, and in the maps of characters of its normalizers every step of
  * their tries and every place in their texts lies inside: the library would read whatever is there.
- * SHD_EDATA. */
-int shd_sp_check(const char *model, size_t n, shd_error *err);
+ * *maps: is there such a map for texts? SHD_EDATA. */
+int shd_sp_check(const char *model, size_t n, int *maps, shd_error *err);
 
 #ifdef __cplusplus
 }

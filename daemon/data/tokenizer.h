@@ -94,18 +94,21 @@ void shd_encoder_free(shd_encoder *encoder);         /* NULL is fine */
 /* Ends for the calls that follow. `cancel` (borrowed; NULL: none): once it is not 0, which any
  * thread may make it (relaxed), a call ends with SHD_ECANCELLED. `seconds` (0: none): a call that
  * takes longer, and longer than its text at 64 KiB a second, ends with SHD_EDATA: a pattern of the
- * file is to blame. Looked at between words; sentencepiece looks between the parts of a text. */
+ * file is to blame. Both are looked at every few milliseconds; patterns, texts and models that are
+ * made to be slow can put it off for about a second on a usual machine. */
 void shd_encoder_limit(shd_encoder *encoder, const int *cancel, double seconds);
 
 /* Appends the ids of text[n] to `ids`. Names of added tokens in the text become those tokens.
- * SHD_EDATA when a pattern of the file takes too long on this text. */
+ * SHD_EDATA when a pattern of the file takes too long on this text, or when more than 1 MiB (less
+ * where pieces are longer than 256 bytes) would have to go through sentencepiece in one go: unigram
+ * models see a text as a whole; with merges it is cut at spaces and behind lines. */
 int shd_encoder_run(shd_encoder *encoder, const char *text, size_t n, unsigned flags, shd_ids *ids,
                     shd_error *err);
 
 /* The same for a text that comes in pieces, without what the post-processor adds: appends the ids
  * of text[0, *taken), which are what the whole text's ids begin with, whatever follows; the caller
  * presents the rest again with more behind it. *taken is 0 when nothing can be told yet. With
- * `last` everything is taken. */
+ * `last` everything is taken. Until then the encoder is this text's alone. */
 int shd_encoder_piece(shd_encoder *encoder, const char *text, size_t n, int last, shd_ids *ids,
                       size_t *taken, shd_error *err);
 

@@ -2,7 +2,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistr.h>
 
 #include "daemon/base/mem.h"
 #include "daemon/data/tokenizer_internal.h"
@@ -22,6 +22,9 @@
 /* Bytes that go to sentencepiece at a time, where a text can be cut. */
 #define SP_PART 8192u
 
+/* Bytes that are normalised between two looks at whether to go on. */
+#define NORMAL_PART 65536u
+
 /* A word that a stage makes may reach over the cut: the text cannot be cut here. */
 #define CROSSES 1
 
@@ -31,12 +34,11 @@ struct shd_encoder {
     shd_bpe_cache *cache;
     char *spaced; /* a word with a space before it */
     size_t spaced_capacity;
-    const int *cancel; /* borrowed */
     double seconds;
+    size_t skip; /* between pieces: ids of the next one that belong to what came before */
 
     /* the call in execution */
-    double deadline; /* of the clock; 0: none */
-    unsigned looks;
+    shd_ends ends;
     shd_ids *ids;
     shd_error *err;
     const char *ahead; /* what follows the text, for patterns to look at */
@@ -49,7 +51,7 @@ shd_encoder *shd_encoder_create(shd_tokenizer *tok)
     shd_encoder *e = shd_calloc(1, sizeof(*e));
     e->tok = shd_tokenizer_ref(tok);
     if (tok->bpe != NULL) {
-        e->matcher = shd_matcher_create();
+        e->matcher = shd_matcher_create(&e->ends);
         e->cache = shd_bpe_cache_create();
     }
     return e;
@@ -68,39 +70,16 @@ void shd_encoder_free(shd_encoder *e)
 
 /* ---- ends ---- */
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 void shd_encoder_limit(shd_encoder *e, const int *cancel, double seconds)
 {
-    e->cancel = cancel;
+    e->ends.cancel = cancel;
     e->seconds = seconds;
 }
 
 static void set_deadline(shd_encoder *e, size_t n)
 {
     const double own = (double)n / SLOWEST;
-    e->deadline = e->seconds > 0 ? now() + (own > e->seconds ? own : e->seconds) : 0;
-}
-
-/* Between two words or parts: may the call go on? */
-static int look(shd_encoder *e, unsigned every, shd_error *err)
-{
-    if (++e->looks % every != 0) {
-        return 0;
-    }
-    if (e->cancel != NULL && __atomic_load_n(e->cancel, __ATOMIC_RELAXED)) {
-        return shd_fail(err, SHD_ECANCELLED, "tokenizing was cancelled");
-    }
-    return e->deadline == 0 || now() < e->deadline
-               ? 0
-               : shd_fail(err, SHD_EDATA,
-                          "the tokenizer takes more than a second for 64 KiB of this text; a "
-                          "pattern in its file is to blame");
+    e->ends.deadline = e->seconds > 0 ? shd_ends_now() + (own > e->seconds ? own : e->seconds) : 0;
 }
 
 /* ---- text that is normalised ---- */
@@ -112,6 +91,80 @@ char *shd_normalize(uninorm_t form, const char *text, size_t n, size_t *size)
         abort(); /* out of memory: the text is well-formed */
     }
     return out;
+}
+
+typedef struct buffer {
+    char *bytes;
+    size_t n, capacity;
+} buffer;
+
+static void reserve(buffer *b, size_t more)
+{
+    if (b->n + more > b->capacity) {
+        b->capacity = 2 * (b->n + more);
+        b->bytes = shd_reallocarray(b->bytes, b->capacity, 1);
+    }
+}
+
+static int put_character(void *arg, ucs4_t c)
+{
+    buffer *b = arg;
+    reserve(b, 6);
+    b->n += (size_t)u8_uctomb((uint8_t *)b->bytes + b->n, c, 6);
+    return 0;
+}
+
+/* Where a part of text[n] that begins at `at` may end: before an ASCII character, which combines
+ * with nothing that precedes it. 0: nowhere near. */
+static size_t part_end(const char *text, size_t n, size_t at)
+{
+    size_t end = n - at > NORMAL_PART ? at + NORMAL_PART : n;
+    while (end > at && end < n && (text[end] & 0x80) != 0) {
+        end--;
+    }
+    return end > at ? end : 0;
+}
+
+/* Normalises text[n] character by character until an ASCII one comes; *at goes on. */
+static int normalize_run(shd_encoder *e, uninorm_t form, const char *text, size_t n, size_t *at,
+                         buffer *out)
+{
+    struct uninorm_filter *filter = uninorm_filter_create(form, put_character, out);
+    int rc = filter != NULL ? 0 : shd_fail(e->err, SHD_ENOMEM, "out of memory");
+    for (size_t i = 0, size; rc == 0 && *at < n && (i == 0 || (text[*at] & 0x80) != 0); i++) {
+        if (uninorm_filter_write(filter, shd_utf8_get(text + *at, &size)) < 0) {
+            rc = shd_fail(e->err, SHD_ENOMEM, "out of memory");
+        } else if (i % NORMAL_PART == NORMAL_PART - 1) {
+            rc = shd_ends_look(&e->ends, 1, e->err);
+        }
+        *at += size;
+    }
+    if (filter != NULL) {
+        uninorm_filter_free(filter); /* with what it still holds */
+    }
+    return rc;
+}
+
+/* As shd_normalize, in parts that give the same together. *out is to be freed. */
+static int normalize(shd_encoder *e, uninorm_t form, const char *text, size_t n, buffer *out)
+{
+    int rc = 0;
+    for (size_t at = 0; rc == 0 && at < n;) {
+        const size_t end = part_end(text, n, at);
+        if (end == 0) {
+            rc = normalize_run(e, form, text, n, &at, out);
+            continue;
+        }
+        size_t size;
+        char *part = shd_normalize(form, text + at, end - at, &size);
+        reserve(out, size);
+        memcpy(out->bytes + out->n, part, size);
+        out->n += size;
+        free(part);
+        at = end;
+        rc = shd_ends_look(&e->ends, 1, e->err);
+    }
+    return rc;
 }
 
 /* ---- words ---- */
@@ -136,7 +189,7 @@ static int cut(shd_encoder *e, uint32_t k, const char *text, size_t n, size_t ah
 {
     const shd_stage *stage = &e->tok->stages[k];
     for (size_t at = 0; at < n;) {
-        SHD_TRY(look(e, WORDS_A_LOOK, e->err));
+        SHD_TRY(shd_ends_look(&e->ends, WORDS_A_LOOK, e->err));
         size_t begin = n + ahead, end = n + ahead;
         const int rc = shd_matcher_find(e->matcher, stage->regex, text, n + ahead, at, ahead > 0,
                                         &begin, &end, e->err);
@@ -178,8 +231,7 @@ static int run_stage(shd_encoder *e, uint32_t k, const char *text, size_t n, siz
         if (ahead > 0) {
             return CROSSES;
         }
-        shd_bpe_word(e->tok->bpe, e->cache, text, n, e->ids);
-        return 0;
+        return shd_bpe_word(e->tok->bpe, e->cache, text, n, &e->ends, e->ids, e->err);
     }
     const shd_regex *regex = e->tok->stages[k].regex;
     if (ahead > 0 && (regex == NULL || !shd_regex_forgets(regex))) {
@@ -200,15 +252,42 @@ static int on_normalized(void *arg, int32_t id, const char *text, size_t n)
     return run_stage(e, 0, text, n, text + n == e->end ? e->n_ahead : 0);
 }
 
-static char *normalize_all(const shd_tokenizer *tok, const char *text, size_t n, size_t *size)
+static int normalize_all(shd_encoder *e, const char *text, size_t n, buffer *out)
 {
-    char *out = NULL;
-    for (uint32_t i = 0; i < tok->n_forms; i++) {
-        char *next = shd_normalize(tok->forms[i], i == 0 ? text : out, i == 0 ? n : *size, size);
-        free(out);
-        out = next;
+    const shd_tokenizer *tok = e->tok;
+    int rc = normalize(e, tok->forms[0], text, n, out);
+    for (uint32_t i = 1; rc == 0 && i < tok->n_forms; i++) {
+        const buffer before = *out;
+        *out = (buffer){0};
+        rc = normalize(e, tok->forms[i], before.bytes, before.n, out);
+        free(before.bytes);
     }
-    return out;
+    return rc;
+}
+
+/* A part without names of added tokens, normalised. */
+static int on_part(shd_encoder *e, const char *text, size_t n)
+{
+    const int last = text + n == e->end && e->n_ahead > 0;
+    buffer normal = {0};
+    int rc = normalize_all(e, text, n, &normal);
+    const size_t size = normal.n;
+    /* A cut lies between ASCII characters: what follows it does not combine with what is before. */
+    if (rc == 0 && last) {
+        buffer ahead = {0};
+        rc = normalize_all(e, e->ahead, e->n_ahead, &ahead);
+        reserve(&normal, ahead.n);
+        memcpy(normal.bytes + size, ahead.bytes, ahead.n);
+        free(ahead.bytes);
+        e->end = normal.bytes + size;
+        e->n_ahead = ahead.n;
+    }
+    if (rc == 0) {
+        rc = shd_added_split(e->tok->normalized, normal.bytes, size, &e->ends, on_normalized, e,
+                             e->err);
+    }
+    free(normal.bytes);
+    return rc;
 }
 
 static int on_raw(void *arg, int32_t id, const char *text, size_t n)
@@ -218,24 +297,9 @@ static int on_raw(void *arg, int32_t id, const char *text, size_t n)
         shd_ids_push(e->ids, id);
         return 0;
     }
-    const int last = text + n == e->end && e->n_ahead > 0;
-    if (e->tok->n_forms == 0) {
-        return shd_added_split(e->tok->normalized, text, n, on_normalized, e);
-    }
-    /* A cut lies between ASCII characters: what follows it does not combine with what is before. */
-    size_t size = 0, n_ahead = 0;
-    char *normal = normalize_all(e->tok, text, n, &size);
-    if (last) {
-        char *ahead = normalize_all(e->tok, e->ahead, e->n_ahead, &n_ahead);
-        normal = shd_reallocarray(normal, size + n_ahead, 1);
-        memcpy(normal + size, ahead, n_ahead);
-        free(ahead);
-        e->end = normal + size;
-        e->n_ahead = n_ahead;
-    }
-    const int rc = shd_added_split(e->tok->normalized, normal, size, on_normalized, e);
-    free(normal);
-    return rc;
+    return e->tok->n_forms > 0
+               ? on_part(e, text, n)
+               : shd_added_split(e->tok->normalized, text, n, &e->ends, on_normalized, e, e->err);
 }
 
 /* text[n], well-formed, with ahead[n_ahead] behind it in memory. 0, CROSSES or an error. */
@@ -246,7 +310,7 @@ static int encode(shd_encoder *e, const char *text, size_t n, size_t n_ahead, sh
     e->err = err;
     e->ahead = e->end = text + n;
     e->n_ahead = n_ahead;
-    return shd_added_split(e->tok->raw, text, n, on_raw, e);
+    return shd_added_split(e->tok->raw, text, n, &e->ends, on_raw, e, err);
 }
 
 static int is_graph(char c)
@@ -259,9 +323,35 @@ static int is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-static void push(void *arg, int32_t id)
+/* Takes ids but for the first ones. */
+typedef struct taker {
+    shd_ids *ids;
+    size_t skip;
+} taker;
+
+static void take(void *arg, int32_t id)
 {
-    shd_ids_push(arg, id);
+    taker *t = arg;
+    if (t->skip > 0) {
+        t->skip--;
+    } else {
+        shd_ids_push(t->ids, id);
+    }
+}
+
+static int encode_part(shd_encoder *e, const char *text, size_t n, size_t skip, shd_ids *ids,
+                       shd_error *err)
+{
+    taker t = {.ids = ids, .skip = skip};
+    SHD_TRY(shd_ends_look(&e->ends, 1, err));
+    if (n > e->tok->most) {
+        return shd_fail(err, SHD_EDATA,
+                        "%zu bytes of a text can be tokenized only in one go by this "
+                        "tokenizer.model, and at most %zu are: give the text as shorter documents "
+                        "(JSONL)",
+                        n, e->tok->most);
+    }
+    return shd_sp_encode(e->tok->sp, text, n, take, &t, err);
 }
 
 /* Is text[at] a single space between a visible character and a letter, all ASCII? The word behind
@@ -272,28 +362,44 @@ static int is_between_words(const char *text, size_t n, size_t at)
            is_letter(text[at + 1]);
 }
 
-/* The library takes much longer for one long text than for its parts. */
-static int encode_sp(shd_encoder *e, const char *text, size_t n, shd_ids *ids, shd_error *err)
+/* May text[n] be cut before text[at]? What is left of it then begins at *rest, and with *skip ids
+ * that belong to what came before. */
+static int is_cut(const shd_tokenizer *tok, const char *text, size_t n, size_t at, size_t *rest,
+                  size_t *skip)
 {
-    while (e->tok->cuts_at_spaces && n > SP_PART) {
-        size_t at = SP_PART / 2;
-        while (at < n && !is_between_words(text, n, at)) {
-            at++;
-        }
-        if (at == n) {
-            break;
-        }
-        SHD_TRY(look(e, 1, err));
-        SHD_TRY(shd_sp_encode(e->tok->sp, text, at, push, ids, err));
-        text += at + 1;
-        n -= at + 1;
+    if (tok->cuts_at_spaces && is_between_words(text, n, at)) {
+        *rest = at + 1; /* the space comes by itself */
+        *skip = 0;
+        return 1;
     }
-    return shd_sp_encode(e->tok->sp, text, n, push, ids, err);
+    *rest = at - 1;
+    *skip = tok->line_ids;
+    return tok->line_ids > 0 && at > 1 && at < n && text[at - 1] == '\n';
+}
+
+/* The library takes much longer for one long text than for its parts. The first `skip` ids are of
+ * what came before. */
+static int encode_sp(shd_encoder *e, const char *text, size_t n, size_t skip, shd_ids *ids,
+                     shd_error *err)
+{
+    for (size_t at = SP_PART / 2, rest, next; at < n && n > SP_PART; at++) {
+        if (is_cut(e->tok, text, n, at, &rest, &next)) {
+            SHD_TRY(encode_part(e, text, at, skip, ids, err));
+            text += rest;
+            n -= rest;
+            skip = next;
+            at = SP_PART / 2 - 1;
+        }
+    }
+    return encode_part(e, text, n, skip, ids, err);
 }
 
 static int encode_whole(shd_encoder *e, const char *text, size_t n, shd_ids *ids, shd_error *err)
 {
-    return e->tok->sp != NULL ? encode_sp(e, text, n, ids, err) : encode(e, text, n, 0, ids, err);
+    const size_t skip = e->skip;
+    e->skip = 0;
+    return e->tok->sp != NULL ? encode_sp(e, text, n, skip, ids, err)
+                              : encode(e, text, n, 0, ids, err);
 }
 
 /* ---- whole texts ---- */
@@ -336,20 +442,20 @@ int shd_encoder_run(shd_encoder *e, const char *text, size_t n, unsigned flags, 
 
 /* ---- pieces ---- */
 
-/* The piece ends at the last space that words are cut at; the space belongs to what follows, which
- * gets it again by itself. */
+/* The piece ends at the last place where a text can be cut. */
 static int sp_piece(shd_encoder *e, const char *text, size_t n, shd_ids *ids, size_t *taken,
                     shd_error *err)
 {
-    size_t at = e->tok->cuts_at_spaces ? n : 0;
-    while (at > 0 && !is_between_words(text, n, at)) {
+    size_t at = n, rest = 0, skip = 0;
+    while (at > 0 && !is_cut(e->tok, text, n, at, &rest, &skip)) {
         at--;
     }
     if (at == 0) {
-        return 0;
+        return n <= e->tok->most ? 0 : encode_part(e, text, n, 0, ids, err); /* says why */
     }
     SHD_TRY(shd_encoder_run(e, text, at, 0, ids, err));
-    *taken = at + 1;
+    e->skip = skip;
+    *taken = rest;
     return 0;
 }
 

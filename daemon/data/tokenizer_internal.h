@@ -7,6 +7,7 @@
 
 #include "daemon/data/added.h"
 #include "daemon/data/bpe.h"
+#include "daemon/data/ends.h"
 #include "daemon/data/regex.h"
 #include "daemon/data/sentencepiece.h"
 #include "daemon/data/tokenizer.h"
@@ -58,6 +59,8 @@ struct shd_tokenizer {
     /* sentencepiece */
     shd_sp *sp;
     int cuts_at_spaces; /* words are tokenized apart: a text can be cut at a space */
+    size_t line_ids; /* ids of a text that is one "\n", when a text can be cut behind each; or 0 */
+    size_t most;     /* bytes that the library gets at one time */
 };
 
 /* Gives id its piece; text[n] is copied. SHD_EDATA when the id is taken or too large. */
