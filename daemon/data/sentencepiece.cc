@@ -16,7 +16,7 @@ struct shd_sp {
     sentencepiece::SentencePieceProcessor processor;
 };
 
-int shd_sp_create(const char *bytes, size_t n, shd_sp **out, int *maps, shd_error *err)
+int shd_sp_create(const char *bytes, size_t n, shd_sp **out, shd_sp_maps *maps, shd_error *err)
 {
     SHD_TRY(shd_sp_check(bytes, n, maps, err));
     shd_sp *sp = new shd_sp;

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
+#include "daemon/data/sentencepiece_check.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,8 +21,8 @@ typedef enum shd_sp_kind {
     SHD_SP_UNKNOWN
 } shd_sp_kind;
 
-/* From the contents of a tokenizer.model; SHD_EDATA. *maps: its normalizer replaces characters. */
-int shd_sp_create(const char *bytes, size_t n, shd_sp **out, int *maps, shd_error *err);
+/* From the contents of a tokenizer.model, checked by shd_sp_check; SHD_EDATA. */
+int shd_sp_create(const char *bytes, size_t n, shd_sp **out, shd_sp_maps *maps, shd_error *err);
 void shd_sp_free(shd_sp *sp); /* NULL is fine */
 
 int32_t shd_sp_size(const shd_sp *sp);

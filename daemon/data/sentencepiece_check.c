@@ -3,9 +3,17 @@
 #include "daemon/data/sentencepiece_check.h"
 
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/mem.h"
 
 /* Field numbers of sentencepiece_model.proto. */
 enum { NORMALIZER = 3, DENORMALIZER = 5, CHARSMAP = 2 };
+
+#define MAX_RULE 256u       /* bytes of what is replaced */
+#define MAX_TEXT 4096u      /* fewer bytes by what */
+#define MAX_TRIE (4u << 20) /* bytes */
 
 /* A field of a protobuf message; `size` bytes of content where the wire type is LENGTH. */
 typedef struct field {
@@ -69,32 +77,100 @@ static uint32_t unit_at(const unsigned char *units, uint64_t i)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
+static uint64_t children_of(uint32_t unit, uint64_t at)
+{
+    return at ^ ((uint64_t)(unit >> 10) << ((unit & 1u << 9) >> 6));
+}
+
 /* A unit of the double array that the library reads (Darts-clone): bit 31, a value stands in the
  * others; else bit 8, a key ends here and its value is the unit at the begin of the children; the
- * rest, where those are. A step looks at any of 256 units from there. */
-static int check_units(const unsigned char *units, uint64_t n, uint64_t n_text, shd_error *err)
+ * rest, where those are. A step looks at any of 256 units from there. Of the first unit, which is
+ * the root, bit 31 means nothing. *longest gets the bytes of the longest text that is named. */
+static int check_units(const unsigned char *units, uint64_t n, const char *text, uint64_t n_text,
+                       size_t *longest, shd_error *err)
 {
     for (uint64_t i = 0; i < n; i++) {
         const uint32_t unit = unit_at(units, i);
-        const uint64_t children = i ^ ((uint64_t)(unit >> 10) << ((unit & 1u << 9) >> 6));
-        if (unit >> 31 != 0) {
+        const uint64_t children = children_of(unit, i);
+        if (unit >> 31 != 0 && i > 0) {
             continue;
         }
         if ((children | 0xff) >= n) {
             return shd_fail(err, SHD_EDATA, "unit %llu of its map of characters leads out of it",
                             (unsigned long long)i);
         }
-        if ((unit >> 8 & 1) != 0 && (unit_at(units, children) & 0x7fffffff) >= n_text) {
+        if ((unit >> 8 & 1) == 0) {
+            continue;
+        }
+        const uint64_t at = unit_at(units, children) & 0x7fffffff;
+        if (at >= n_text) {
             return shd_fail(err, SHD_EDATA,
                             "unit %llu of its map of characters names a text outside of it",
                             (unsigned long long)i);
         }
+        const size_t left = n_text - at,
+                     size = strnlen(text + at, left < MAX_TEXT ? left : MAX_TEXT);
+        if (size == MAX_TEXT) {
+            return shd_fail(err, SHD_EDATA,
+                            "unit %llu of its map of characters names a text of %u bytes or more",
+                            (unsigned long long)i, MAX_TEXT);
+        }
+        *longest = size > *longest ? size : *longest;
     }
     return 0;
 }
 
+/* Units of a trie on the way from the root to the one in hand. */
+typedef struct step {
+    uint64_t unit;
+    uint32_t next; /* byte to go on with */
+} step;
+
+/* No key is longer than MAX_RULE bytes, and none goes round in a circle: the library follows keys
+ * from every place of a text. Units that several keys share are gone through once; height[unit] is
+ * 1 more than the longest way down from there, ON_WAY while it is being found out. */
+static int check_depth(const unsigned char *units, uint64_t n, shd_error *err)
+{
+    enum { ON_WAY = 0xffff };
+    uint16_t *height = shd_calloc(n, sizeof(*height));
+    step *way = shd_calloc(MAX_RULE + 2, sizeof(*way));
+    size_t depth = 1;
+    int rc = 0;
+    height[0] = ON_WAY;
+    while (depth > 0 && rc == 0) {
+        step *top = &way[depth - 1];
+        const uint64_t children = children_of(unit_at(units, top->unit), top->unit);
+        const uint64_t child = children ^ top->next;
+        if (top->next > 0xff) { /* all of them are known */
+            uint16_t most = 0;
+            for (uint32_t byte = 0; byte <= 0xff; byte++) {
+                const uint64_t below = children ^ byte;
+                const int is = (unit_at(units, below) & 0x800000ff) == byte;
+                most = is && height[below] > most ? height[below] : most;
+            }
+            height[top->unit] = (uint16_t)(most + 1);
+            depth--;
+            continue;
+        }
+        top->next++;
+        if ((unit_at(units, child) & 0x800000ff) != top->next - 1) {
+            continue;
+        }
+        if (depth + height[child] > MAX_RULE) {
+            rc = shd_fail(err, SHD_EDATA, "a rule of its map of characters has more than %u bytes",
+                          MAX_RULE);
+        } else if (height[child] == 0) {
+            way[depth++] = (step){.unit = child, .next = 0};
+            height[child] = ON_WAY;
+        }
+    }
+    free(way);
+    free(height);
+    return rc;
+}
+
 /* 4 bytes: the size of the trie; the trie; the texts. */
-static int check_charsmap(const field *map, shd_error *err)
+static int check_charsmap(const field *map, size_t *longest, shd_error *err)
 {
     const uint64_t trie = map->size >= 4 ? unit_at(map->bytes, 0) : 0;
     if (map->size == 0) {
@@ -103,12 +179,17 @@ static int check_charsmap(const field *map, shd_error *err)
     if (map->size < 4 || trie > map->size - 4 || trie % 4 != 0) {
         return shd_fail(err, SHD_EDATA, "its map of characters is cut off");
     }
-    return trie == 0 ? shd_fail(err, SHD_EDATA, "its map of characters is empty")
-                     : check_units(map->bytes + 4, trie / 4, map->size - 4 - trie, err);
+    if (trie == 0 || trie > MAX_TRIE) {
+        return shd_fail(err, SHD_EDATA, "its map of characters is %s",
+                        trie == 0 ? "empty" : "too large");
+    }
+    SHD_TRY(check_units(map->bytes + 4, trie / 4, (const char *)map->bytes + 4 + trie,
+                        map->size - 4 - trie, longest, err));
+    return check_depth(map->bytes + 4, trie / 4, err);
 }
 
 /* A normalizer's field by itself. */
-static int check_normalizer(const field *spec, int *maps, shd_error *err)
+static int check_normalizer(const field *spec, shd_sp_maps *maps, shd_error *err)
 {
     const unsigned char *p = spec->bytes, *end = p + spec->size;
     while (p < end) {
@@ -117,17 +198,17 @@ static int check_normalizer(const field *spec, int *maps, shd_error *err)
             return shd_fail(err, SHD_EDATA, "its normalizer is damaged");
         }
         if (inner.bytes != NULL && inner.number == CHARSMAP) {
-            SHD_TRY(check_charsmap(&inner, err));
-            *maps |= inner.size > 0;
+            maps->any |= inner.size > 0;
+            SHD_TRY(check_charsmap(&inner, &maps->longest, err));
         }
     }
     return 0;
 }
 
-int shd_sp_check(const char *model, size_t n, int *maps, shd_error *err)
+int shd_sp_check(const char *model, size_t n, shd_sp_maps *maps, shd_error *err)
 {
-    int unused = 0;
-    *maps = 0;
+    shd_sp_maps unused;
+    *maps = (shd_sp_maps){0};
     const unsigned char *begin = (const unsigned char *)model, *p = begin, *end = begin + n;
     while (p < end) {
         field part;

@@ -10,10 +10,17 @@
 extern "C" {
 #endif
 
+/* How a model replaces characters of a text. */
+typedef struct shd_sp_maps {
+    int any;
+    size_t longest; /* bytes that come for one character or several */
+} shd_sp_maps;
+
 /* model[n] is a serialized message, and in the maps of characters of its normalizers every step of
  * their tries and every place in their texts lies inside: the library would read whatever is there.
- * *maps: is there such a map for texts? SHD_EDATA. */
-int shd_sp_check(const char *model, size_t n, int *maps, shd_error *err);
+ * Nor is any of them made to keep it busy for ever: keys and texts are short, and ways through the
+ * tries end. SHD_EDATA. */
+int shd_sp_check(const char *model, size_t n, shd_sp_maps *maps, shd_error *err);
 
 #ifdef __cplusplus
 }

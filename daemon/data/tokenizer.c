@@ -220,12 +220,12 @@ static void push(void *arg, int32_t id)
 /* May a text be cut behind "\n"? With merges it may, when no piece reaches over that place: then
  * what follows is tokenized as it is behind a text that is nothing but "\n", and the ids of that
  * one can be taken off. `maps`: the model replaces characters, perhaps these. */
-static size_t line_ids(const shd_tokenizer *tok, int maps)
+static size_t line_ids(const shd_tokenizer *tok, const shd_sp_maps *maps)
 {
     shd_ids ids = SHD_IDS_INIT;
     size_t n = 0;
-    int crosses =
-        maps || !shd_sp_merges(tok->sp) || shd_sp_encode(tok->sp, "\n", 1, push, &ids, NULL) < 0;
+    int crosses = maps->any || !shd_sp_merges(tok->sp) ||
+                  shd_sp_encode(tok->sp, "\n", 1, push, &ids, NULL) < 0;
     for (uint32_t id = 0; id < tok->vocab && !crosses; id++) {
         const shd_piece *piece = &tok->pieces[id];
         crosses = piece->size > 1 && memchr(piece->text, '\n', piece->size) != NULL;
@@ -239,10 +239,11 @@ static size_t line_ids(const shd_tokenizer *tok, int maps)
     return n;
 }
 
-/* The library looks from each place of a text along pieces, as long as they are. */
-static size_t most_at_a_time(const shd_tokenizer *tok)
+/* The library looks from each place of a text along pieces, as long as they are; and a character
+ * may become long, with several words of memory for each byte. */
+static size_t most_at_a_time(const shd_tokenizer *tok, const shd_sp_maps *maps)
 {
-    size_t longest = 1;
+    size_t longest = 4 * maps->longest + 1;
     for (uint32_t id = 0; id < tok->vocab; id++) {
         longest = tok->pieces[id].size > longest ? tok->pieces[id].size : longest;
     }
@@ -252,15 +253,15 @@ static size_t most_at_a_time(const shd_tokenizer *tok)
 
 static int read_sentencepiece(shd_tokenizer *tok, const char *bytes, size_t n, shd_error *err)
 {
-    int maps;
+    shd_sp_maps maps;
     SHD_TRY(shd_sp_create(bytes, n, &tok->sp, &maps, err));
     for (int32_t id = 0; id < shd_sp_size(tok->sp); id++) {
         SHD_TRY(read_piece(tok, id, err));
     }
     tok->leading_space = takes_space_off(tok);
     tok->cuts_at_spaces = cuts_at_spaces(tok);
-    tok->line_ids = line_ids(tok, maps);
-    tok->most = most_at_a_time(tok);
+    tok->line_ids = line_ids(tok, &maps);
+    tok->most = most_at_a_time(tok, &maps);
     tok->bos = shd_sp_bos(tok->sp);
     tok->eos = shd_sp_eos(tok->sp);
     return 0;

@@ -162,9 +162,9 @@ TEST_P(Patterns, EveryMatchIsThatOnTheWholeText)
             from = want.end;
         }
     }
-    EXPECT_GT(compared, 0u);
-    if (GetParam().find("Zq") == std::string::npos) {
-        EXPECT_GT(long_ones, 0u) << "no match that leaves the window";
+    EXPECT_GT(compared, 10u);
+    if (GetParam() == kGpt2 || GetParam() == kLlama3 || GetParam() == kO200k) {
+        EXPECT_GT(long_ones, 10u) << "matches that leave the window";
     }
 }
 
@@ -186,12 +186,12 @@ TEST_P(Patterns, WhatFollowsMayChangeTheAnswer)
             from = want.end;
         }
     }
-    EXPECT_GT(partial, 10u);
+    EXPECT_GT(partial + (GetParam() == R"(\p{N})"), 0u); // that one needs no second character
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Patterns,
                          ::testing::Values(kGpt2, kLlama3, kDeepSeek, kO200k, R"(\p{N})",
-                                           R"([^a]+Zq|\s+)", R"(Zq1)", R"((?<=a)b+|(?<! )\n+)",
+                                           R"([^a]+Zq|\s+)", R"(Zq|Z\n)", R"((?<=a)b+|(?<! )\n+)",
                                            R"(^ *\S+$|^\n)", R"((?:ab?|q)+Z|[\s\S])",
                                            R"(\s+(?=\S)|(?:[^\s]|\n(?! ))+)"),
                          [](const auto &p) { return "P" + std::to_string(p.index); });

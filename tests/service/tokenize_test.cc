@@ -174,6 +174,42 @@ TEST_F(Tokenize, StoppingTheDaemonDoesNotWaitForTexts)
     EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
 }
 
+// A pattern and a text that take for ever together: for a job, a call, and a prompt.
+TEST_F(Tokenize, StoppingTheDaemonDoesNotWaitForHostileTexts)
+{
+    start(false);
+    const std::string hostile = write(
+        "tokenizer.json",
+        R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
+        R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":)"
+        R"({"Regex":"(?:a(?=[^Z]*Z?))*Q|[\\s\\S]"},"behavior":"Isolated","invert":false},)"
+        R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},)"
+        R"("post_processor":null,"decoder":{"type":"ByteLevel"},)"
+        R"("model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]}})");
+    const std::string text(4 << 20, 'a');
+    Spec job("slow"), idle("idle");
+    job.data(write("d.jsonl", "{\"text\": \"" + text + "\"}\n")).steps(1);
+    job.m.tokenizer = job.text(hostile);
+    idle.m.tokenizer = idle.text(hostile);
+    const std::string slow = create_id(job), id = create_running(idle, false);
+    Shard__V1__GenerateRequest q = SHARD__V1__GENERATE_REQUEST__INIT;
+    q.job = const_cast<char *>(id.c_str());
+    q.prompt_text = {text.size(), reinterpret_cast<uint8_t *>(const_cast<char *>(text.data()))};
+    Call ids = tokenize(hostile, text), tokens = call("Generate", &q.base);
+    Call gone = tokenize(hostile, text);
+    turn(200);
+    EXPECT_EQ(state(slow), kQueued);
+    gone->go();
+    EXPECT_FALSE(ids->finished);
+    EXPECT_FALSE(tokens->finished);
+    const auto before = std::chrono::steady_clock::now();
+    stop();
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
+    for (const Call *c : {&ids, &tokens}) {
+        EXPECT_EQ((*c)->code, SHD_EUNAVAILABLE) << (*c)->error;
+    }
+}
+
 // The table of documents is read beside the loop.
 TEST_F(Tokenize, DataIsCutIntoWindowsBesideTheLoop)
 {
