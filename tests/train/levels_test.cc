@@ -120,11 +120,21 @@ void ExpectPlanned(shd::Engine *engine)
     }
 }
 
+// Settings that change no bit.
+void DrawSettings(shd_spec *spec, std::mt19937 *random)
+{
+    spec->pipeline.prefetch = (*random)() % 3;
+    spec->pipeline.overlap = (*random)() % 2 != 0;
+    spec->pipeline.bucket_bytes = (*random)() % 2 * 20000;
+    spec->pipeline.persist_below = (*random)() % 2 * 100;
+    spec->checkpointing = static_cast<shd_checkpointing>((*random)() % 3);
+}
+
 // Steps on the job's data, then an evaluation.
 shd::Trace TrainAndEvaluate(const shd_spec &spec, const shd::DataFile &file,
                             const shd::DataFile &held_out, int steps)
 {
-    shd::Engine engine(spec, file.Open(), held_out.Open());
+    shd::Engine engine(spec, file.Open(), held_out.Open(), 1, nullptr, true);
     shd::Trace trace;
     for (int i = 0; i < steps; i++) {
         engine.Step(&trace);
@@ -161,8 +171,9 @@ TEST_P(WorldLevel, EveryWorldAndStrategyGivesTheSameBits)
             which.resize(1);
         }
         for (const std::string &preset : which) {
-            const shd_spec spec =
+            shd_spec spec =
                 WorldSpec(c.arch, StrategyOf(preset, world, &random), leaves, c.dtype, c.reduce);
+            DrawSettings(&spec, &random);
             SCOPED_TRACE(Describe(spec));
             const shd::Trace trace = TrainAndEvaluate(spec, file, held_out, 30);
             if (first.losses.empty()) {
@@ -315,8 +326,10 @@ TEST(RunLevel, TheSameJobTwiceGivesTheSameBits)
                 spec.accumulation = 3;
                 spec.global_batch = spec.micro_batch * 12;
                 spec.dtype = spec.reduce_dtype = dtype;
+                DrawSettings(&spec, &random);
                 SCOPED_TRACE(Describe(spec));
-                shd::Engine a(spec, file.Open(), nullptr, 1), b(spec, file.Open(), nullptr, 2);
+                shd::Engine a(spec, file.Open(), nullptr, 1);
+                shd::Engine b(spec, file.Open(), nullptr, 2, nullptr, true);
                 EXPECT_TRUE(a.Train(10) == b.Train(10));
             }
         }
