@@ -251,13 +251,15 @@ static void raise_descriptor_limit(const shd_config *config)
     }
 }
 
-/* Collectives beside compute take a core from it unless there are cores to spare. */
+/* Beside compute, collectives fill the time in which ranks would wait for one another: measured on
+ * as many cores as compute has threads, they take no more of them than in line. With fewer cores
+ * there is always other work, and nothing to fill. */
 static int stream_threads(const shd_config *c, int cpus)
 {
     if (strcmp(c->stream_threads, "auto") != 0) {
         return strcmp(c->stream_threads, "yes") == 0;
     }
-    return (uint64_t)c->ranks * (c->threads_per_rank + 1) <= (uint64_t)cpus;
+    return (uint64_t)c->ranks * c->threads_per_rank <= (uint64_t)cpus;
 }
 
 static void create_ranks(shardd *d)

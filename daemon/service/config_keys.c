@@ -30,7 +30,7 @@ const shd_key shd_keys[SHD_N_KEYS] = {
      "threads that share the operations of a rank"},
     {"stream_threads", NULL, SHD_KEY_WORD, AT(stream_threads), 0, 0, "auto", 0,
      "threads of their own for what a rank gathers and reduces beside compute: yes, no, or auto: "
-     "when there is a CPU more for every rank"},
+     "unless ranks * threads_per_rank is more than the CPUs"},
     {"memory_per_rank", NULL, SHD_KEY_BYTES, AT(memory_per_rank), 1024 * KI, ANY >> 1, NULL, 0,
      "memory that jobs may plan on a rank; computed: 0.8 of what is free at start / ranks"},
     {"log_level", NULL, SHD_KEY_LEVEL, AT(log_level), 0, 0, "info", 1,

@@ -48,6 +48,18 @@ class Determinism(harness.TestCase):
             crowded.submit("noise%d" % i, 100000000, "--seed", i + 2, "--ranks", i % 3 + 1)
         self.assertEqual(self.run_job(crowded, "d", "--ranks", 2), expected)
 
+    def test_how_movement_lies_beside_compute(self):
+        shape = ["--ranks", 2, "--global-batch", 4]
+        expected = self.run_job(self.daemon(), "d", "--overlap", "off", "--prefetch", 0, *shape)
+        for threads in ("yes", "no"):
+            daemon = self.daemon(flags=["--stream-threads", threads])
+            for flags in (["--prefetch", 2, "--bucket-bytes", "1M"],
+                          ["--reshard-after-forward", "no", "--persist-below", 1000],
+                          ["--max-gathered", 2, "--activation-checkpointing", "full"]):
+                with self.subTest(threads=threads, flags=flags):
+                    self.assertEqual(self.run_job(daemon, "d", *flags, *shape), expected)
+                    daemon.ok("delete", "d")
+
     def test_the_seed_matters(self):
         daemon = self.daemon()
         self.assertNotEqual(self.run_job(daemon, "a", "--seed", 1), self.run_job(daemon, "b", "--seed", 2))

@@ -1,6 +1,6 @@
 // Nothing depends on timing: short jobs under random delays in collectives and streams give the
 // bits of the undisturbed job, whatever the strategy and the pipeline. SHD_RACE_RUNS is the number
-// of jobs (default 40).
+// of jobs (default 100).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -22,10 +22,12 @@ template <class T> T Pick(std::mt19937 *random, const std::vector<T> &from)
 // What decides the results.
 struct Kind {
     uint32_t world, accumulation;
-    int llama, checkpointing;
+    int llama, checkpointing; // the latter does not
+    uint32_t width;           // of the trees of level world; 0: level strategy
     bool operator<(const Kind &o) const
     {
-        return std::tie(world, accumulation, llama) < std::tie(o.world, o.accumulation, o.llama);
+        return std::tie(world, accumulation, llama, width) <
+               std::tie(o.world, o.accumulation, o.llama, o.width);
     }
 };
 
@@ -39,6 +41,10 @@ shd_spec Spec(const Kind &kind)
     s.accumulation = kind.accumulation;
     s.global_batch = s.micro_batch * s.strategy.world * s.accumulation;
     s.checkpointing = static_cast<shd_checkpointing>(kind.checkpointing);
+    if (kind.width > 0) {
+        s.determinism = SHD_DETERMINISM_WORLD;
+        s.reduction_width = kind.width;
+    }
     return s;
 }
 
@@ -52,13 +58,14 @@ shd::Trace Train(const shd_spec &spec, const shd::DataFile &file, bool threads, 
 TEST(Races, DelaysChangeNoBit)
 {
     const char *given = getenv("SHD_RACE_RUNS");
-    const int runs = given != nullptr ? atoi(given) : 40;
+    const int runs = given != nullptr ? atoi(given) : 100;
     const shd::DataFile file(4000);
     std::map<Kind, shd::Trace> undisturbed;
     std::mt19937 random(99);
     for (int run = 0; run < runs; run++) {
-        const Kind kind = {Pick<uint32_t>(&random, {2, 3, 4}), Pick<uint32_t>(&random, {1, 3}),
-                           static_cast<int>(random() % 2), static_cast<int>(random() % 3)};
+        Kind kind = {Pick<uint32_t>(&random, {2, 3, 4}), Pick<uint32_t>(&random, {1, 3}),
+                     static_cast<int>(random() % 2), static_cast<int>(random() % 3), 0};
+        kind.width = kind.world != 3 && random() % 3 == 0 ? 8 : 0;
         shd_spec spec = Spec(kind);
         if (undisturbed.count(kind) == 0) {
             shd::Delay(0, 0);
