@@ -40,6 +40,7 @@ UNARY(export_model, "ExportModel", ExportModelRequest, ExportModelResponse, expo
 UNARY(reshard, "Reshard", ReshardRequest, Job, job)
 
 STREAM(generate, "Generate", GenerateRequest, generate_response)
+STREAM(evaluate, "Evaluate", EvaluateRequest, evaluate_response)
 STREAM(tokenize, "Tokenize", TokenizeRequest, tokenize_response)
 STREAM(watch, "Watch", WatchRequest, event)
 STREAM(trace, "Trace", TraceRequest, trace_response)

@@ -22,6 +22,8 @@ static void show_json(const Shard__V1__Progress *progress)
     shc_json_str(&json, "progress", progress->what);
     shc_json_u64(&json, "done", progress->done);
     shc_json_u64(&json, "total", progress->total);
+    if (*progress->unit)
+        shc_json_str(&json, "unit", progress->unit);
     shc_json_close(&json, '}');
     shc_json_line(&json, stdout);
     shc_json_fini(&json);
@@ -44,7 +46,7 @@ void shc_meter_show(shc_meter *meter, const Shard__V1__Progress *progress)
         shc_buf_flush(&line, stdout);
         meter->drawn = 1;
     } else if (meter->env->json) {
-        if (!meter->tenth || progress->done != meter->bytes)
+        if (!meter->tenth || progress->done != meter->done)
             show_json(progress);
     } else if (tenth != meter->tenth) {
         shc_preparing_plain(&line, progress);
@@ -52,6 +54,6 @@ void shc_meter_show(shc_meter *meter, const Shard__V1__Progress *progress)
         shc_buf_flush(&line, stdout);
     }
     meter->tenth = tenth;
-    meter->bytes = progress->done;
+    meter->done = progress->done;
     shc_buf_fini(&line);
 }

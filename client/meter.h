@@ -1,5 +1,5 @@
-/* How far work has come that is counted in bytes, on standard output: a bar that is drawn over,
- * lines where lines cannot be redrawn, objects with --json. Main thread. */
+/* How far work has come that says how much there is of it, on standard output: a bar that is drawn
+ * over, lines where lines cannot be redrawn, objects with --json. Main thread. */
 #ifndef SHD_CLIENT_METER_H
 #define SHD_CLIENT_METER_H
 
@@ -12,9 +12,9 @@ extern "C" {
 /* Zero-initialised with env set. */
 typedef struct shc_meter {
     const shc_env *env;
-    int drawn;      /* a bar stands on the terminal */
-    int tenth;      /* of the share shown last, plus 1; 0: nothing shown of this work */
-    uint64_t bytes; /* shown last */
+    int drawn;     /* a bar stands on the terminal */
+    int tenth;     /* of the share shown last, plus 1; 0: nothing shown of this work */
+    uint64_t done; /* shown last */
     char what[24];
 } shc_meter;
 

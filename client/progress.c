@@ -112,21 +112,35 @@ double shc_preparing_share(const Shard__V1__Progress *progress)
     return share < 1 ? share : 1;
 }
 
+/* "12.5 MiB", or "12 windows" without the unit. */
+static void amount(char out[SHC_UNIT_LEN], const Shard__V1__Progress *progress, uint64_t value)
+{
+    if (*progress->unit) {
+        snprintf(out, SHC_UNIT_LEN, "%" PRIu64, value);
+        return;
+    }
+    shc_format_bytes(out, value);
+    out[strcspn(out, "B") + 1] = '\0'; /* the unit is padded to three columns */
+}
+
 void shc_preparing_plain(shc_buf *out, const Shard__V1__Progress *progress)
 {
     char done[SHC_UNIT_LEN], total[SHC_UNIT_LEN];
 
     shc_text_clean(out, *progress->what ? progress->what : "preparing");
-    shc_format_bytes(done, progress->done);
-    shc_format_bytes(total, progress->total);
-    /* The unit is padded to three columns. */
-    done[strcspn(done, "B") + 1] = '\0';
-    total[strcspn(total, "B") + 1] = '\0';
+    if (!progress->total && *progress->unit)
+        return;
+    amount(done, progress, progress->done);
+    amount(total, progress, progress->total);
+    shc_buf_printf(out, " %s", done);
     if (progress->total)
-        shc_buf_printf(out, " %s of %s (%.0f%%)", done, total,
-                       floor(shc_preparing_share(progress) * 100));
-    else
-        shc_buf_printf(out, " %s", done);
+        shc_buf_printf(out, " of %s", total);
+    if (*progress->unit) {
+        shc_buf_puts(out, " ");
+        shc_text_clean(out, progress->unit);
+    }
+    if (progress->total)
+        shc_buf_printf(out, " (%.0f%%)", floor(shc_preparing_share(progress) * 100));
 }
 
 void shc_preparing_bar(shc_buf *out, const Shard__V1__Progress *progress, const shc_term *term)

@@ -87,6 +87,8 @@ int shc_health(shc_client *client, const char *service,
  * shc_stream_next. */
 int shc_generate(shc_client *client, const Shard__V1__GenerateRequest *request, shc_stream **out,
                  shc_error *err);
+int shc_evaluate(shc_client *client, const Shard__V1__EvaluateRequest *request, shc_stream **out,
+                 shc_error *err);
 int shc_tokenize(shc_client *client, const Shard__V1__TokenizeRequest *request, shc_stream **out,
                  shc_error *err);
 int shc_watch(shc_client *client, const Shard__V1__WatchRequest *request, shc_stream **out,
@@ -97,9 +99,9 @@ int shc_watch_status(shc_client *client, const Shard__V1__WatchStatusRequest *re
                      shc_stream **out, shc_error *err);
 
 /* Waits up to timeout_ms (negative: without end) for the next message. SHC_MESSAGE: *out is it
- * (GenerateResponse, TokenizeResponse, Event, TraceResponse or StatusResponse by the call that
- * opened the stream), freed with shc_message_free. SHC_END: the daemon ended the stream.
- * SHC_TIMEOUT: nothing yet, ask again. Negative: the stream broke or was interrupted. */
+ * (GenerateResponse, EvaluateResponse, TokenizeResponse, Event, TraceResponse or StatusResponse by
+ * the call that opened the stream), freed with shc_message_free. SHC_END: the daemon ended the
+ * stream. SHC_TIMEOUT: nothing yet, ask again. Negative: the stream broke or was interrupted. */
 int shc_stream_next(shc_stream *stream, int64_t timeout_ms, ProtobufCMessage **out, shc_error *err);
 void shc_message_free(ProtobufCMessage *message);
 /* Cancels what is not finished and frees. NULL is fine. */

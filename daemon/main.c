@@ -22,6 +22,7 @@
 #include "daemon/service/prepare.h"
 #include "daemon/service/rpc.h"
 #include "daemon/service/rpc_drive.h"
+#include "daemon/service/rpc_evaluate.h"
 #include "daemon/service/rpc_export.h"
 #include "daemon/service/rpc_generate.h"
 #include "daemon/service/rpc_health.h"
@@ -335,7 +336,7 @@ static int create_rpc(shardd *d, shd_error *err)
         {shd_rpc_generate_methods, d->jobs},     {shd_rpc_watch_methods, d->jobs},
         {shd_rpc_tokenize_methods, d->tokenize}, {shd_rpc_export_methods, d->jobs},
         {shd_rpc_plan_methods, d->jobs},         {shd_rpc_trace_methods, d->jobs},
-        {shd_rpc_status_methods, d->status},
+        {shd_rpc_evaluate_methods, d->jobs},     {shd_rpc_status_methods, d->status},
     };
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         size_t n;

@@ -399,6 +399,12 @@ int shd_tokenizer_decode(const shd_tokenizer *tok, const int32_t *ids, size_t n,
     return 0;
 }
 
+uint32_t shd_tokenizer_token_bytes(const shd_tokenizer *tok, int32_t id)
+{
+    const int known = id >= 0 && (uint32_t)id < tok->vocab;
+    return known && tok->pieces[id].kind == SHD_PIECE_TEXT ? tok->pieces[id].size : 0;
+}
+
 struct shd_text_stream {
     shd_tokenizer *tok;
     int begins;

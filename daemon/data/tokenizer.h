@@ -122,6 +122,9 @@ int shd_encoder_piece(shd_encoder *encoder, const char *text, size_t n, int last
 int shd_tokenizer_decode(const shd_tokenizer *tok, const int32_t *ids, size_t n, unsigned flags,
                          char **out, size_t *out_size, shd_error *err);
 
+/* Bytes of text that a token stands for; 0 where it is special or none. */
+uint32_t shd_tokenizer_token_bytes(const shd_tokenizer *tok, int32_t id);
+
 /* Tokens come one by one, text goes out in whole characters: always valid UTF-8, with U+FFFD for
  * what is ill-formed. Special tokens and ids that are no token give nothing. */
 typedef struct shd_text_stream shd_text_stream;

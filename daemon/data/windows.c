@@ -7,17 +7,19 @@
 #include "daemon/base/mem.h"
 #include "daemon/data/sampler.h"
 
-#define BATCH 65536u                      /* documents read at a time */
-#define MAX_DOCUMENTS (UINT64_C(1) << 25) /* without packing: 16 bytes of host memory each */
+#define BATCH 65536u /* documents read at a time */
+#define BLOCK 256u   /* documents from one that is remembered to the next */
 
 struct shd_windows {
     const shd_source *source;
-    uint32_t seq_len;
-    int packing;
-    shd_sampler sampler; /* packed: of tokens; unpacked: of window numbers */
-    uint64_t n_documents;
-    uint64_t *begins; /* [n_documents + 1], tokens; unpacked */
-    uint64_t *first;  /* [n_documents + 1], number of a document's first window; unpacked */
+    uint32_t seq_len, stride;
+    int packed;          /* no documents: token offsets come from the sampler */
+    shd_sampler sampler; /* packed: of tokens; else of window numbers */
+
+    /* Unpacked; the whole of packed tokens counts as one document. */
+    int single;
+    uint64_t first_document, n_documents, end; /* end: of the last one, in tokens */
+    uint64_t *first; /* [blocks + 1], number of the first window of each block of documents */
 };
 
 /* Where the tail begins, in tokens. */
@@ -27,54 +29,89 @@ static uint64_t tail_begin(const shd_source *source, double tail)
     return n - (uint64_t)((double)n * tail);
 }
 
-/* Reads where the documents of the part begin. */
-static int read_documents(shd_windows *w, const shd_windows_options *o, shd_error *err)
+static uint64_t min64(uint64_t a, uint64_t b)
 {
-    const uint64_t all = shd_source_documents(w->source), n = shd_source_tokens(w->source);
-    const uint64_t tail = tail_begin(w->source, o->tail);
-    if (all > MAX_DOCUMENTS) {
-        return shd_fail(
-            err, SHD_EDATA,
-            "%llu documents; without packing at most %llu are kept apart: pack them, or "
-            "split the file",
-            (unsigned long long)all, (unsigned long long)MAX_DOCUMENTS);
+    return a < b ? a : b;
+}
+
+static uint64_t windows_of(const shd_windows *w, uint64_t targets)
+{
+    return targets <= w->seq_len ? targets > 0
+                                 : 1 + (targets - w->seq_len + w->stride - 1) / w->stride;
+}
+
+/* begins[0..n]: where `n` documents from `number` (of the part) on begin, and where the last ends.
+ */
+static int read_begins(const shd_windows *w, uint64_t number, uint64_t n, uint64_t *begins,
+                       shd_error *err)
+{
+    const int last = number + n == w->n_documents;
+    begins[n] = w->end;
+    if (w->single) {
+        begins[0] = 0;
+        return 0;
     }
+    SHD_TRY(
+        shd_source_read_documents(w->source, w->first_document + number, n + !last, begins, err));
+    return begins[n - 1] < begins[n]
+               ? 0
+               : shd_fail(err, SHD_EDATA, "the documents of '%s' are out of order",
+                          shd_source_path(w->source));
+}
+
+/* Finds the documents that begin at tokens [begin, end). */
+static int find_documents(shd_windows *w, uint64_t begin, uint64_t end, shd_error *err)
+{
+    const uint64_t all = shd_source_documents(w->source);
     uint64_t *batch = shd_malloc(BATCH * sizeof(*batch));
-    uint64_t end = n; /* of the last document of the part */
     int rc = 0;
-    w->begins = shd_calloc(all + 1, sizeof(*w->begins));
     for (uint64_t at = 0; at < all && rc == 0; at += BATCH) {
-        const uint64_t m = all - at < BATCH ? all - at : BATCH;
+        const uint64_t m = min64(all - at, BATCH);
         rc = shd_source_read_documents(w->source, at, m, batch, err);
         for (uint64_t i = 0; i < m && rc == 0; i++) {
-            const int in_tail = batch[i] >= tail;
-            if (o->part == SHD_WINDOWS_ALL || in_tail == (o->part == SHD_WINDOWS_TAIL)) {
-                w->begins[w->n_documents++] = batch[i];
-            } else if (in_tail && end == n) {
-                end = batch[i];
-            }
+            w->first_document += batch[i] < begin;
+            w->n_documents += batch[i] >= begin && batch[i] < end;
         }
     }
-    w->begins[w->n_documents] = end;
     free(batch);
     return rc;
 }
 
+/* Numbers the windows. */
+static int count_windows(shd_windows *w, uint64_t *windows, shd_error *err)
+{
+    const uint64_t blocks = (w->n_documents + BLOCK - 1) / BLOCK;
+    uint64_t begins[BLOCK + 1];
+    *windows = 0;
+    w->first = shd_calloc(blocks + 1, sizeof(*w->first));
+    for (uint64_t b = 0; b < blocks; b++) {
+        const uint64_t n = min64(w->n_documents - b * BLOCK, BLOCK);
+        w->first[b] = *windows;
+        SHD_TRY(read_begins(w, b * BLOCK, n, begins, err));
+        for (uint64_t i = 0; i < n; i++) {
+            *windows += windows_of(w, begins[i + 1] - begins[i] - 1);
+        }
+    }
+    w->first[blocks] = *windows;
+    return 0;
+}
+
 static int create_unpacked(shd_windows *w, const shd_windows_options *o, shd_error *err)
 {
-    SHD_TRY(read_documents(w, o, err));
-    uint64_t windows = 0;
-    w->first = shd_calloc(w->n_documents + 1, sizeof(*w->first));
-    for (uint64_t d = 0; d < w->n_documents; d++) {
-        w->first[d] = windows;
-        if (w->begins[d + 1] <= w->begins[d]) { /* across two batches of the file */
-            return shd_fail(err, SHD_EDATA, "the documents of '%s' are out of order",
-                            shd_source_path(w->source));
-        }
-        const uint64_t targets = w->begins[d + 1] - w->begins[d] - 1;
-        windows += (targets + w->seq_len - 1) / w->seq_len;
+    const uint64_t n = shd_source_tokens(w->source), tail = tail_begin(w->source, o->tail);
+    uint64_t windows;
+    w->end = o->whole && o->limit > 0 && o->limit < n ? o->limit + 1 : n;
+    if (w->single) {
+        w->n_documents = 1;
+    } else {
+        SHD_TRY(find_documents(w, o->part == SHD_WINDOWS_TAIL ? tail : 0,
+                               o->part == SHD_WINDOWS_HEAD ? tail : w->end, err));
     }
-    w->first[w->n_documents] = windows;
+    const uint64_t after = w->first_document + w->n_documents;
+    if (o->part == SHD_WINDOWS_HEAD && after < shd_source_documents(w->source)) {
+        SHD_TRY(shd_source_read_documents(w->source, after, 1, &w->end, err));
+    }
+    SHD_TRY(count_windows(w, &windows, err));
     if (windows == 0) {
         return shd_fail(err, SHD_EDATA, "%llu documents have no two tokens: there is no target",
                         (unsigned long long)w->n_documents);
@@ -90,17 +127,31 @@ static int create_packed(shd_windows *w, const shd_windows_options *o, shd_error
                             err);
 }
 
+static int check(const shd_windows_options *o, shd_error *err)
+{
+    if (o->seq_len == 0) {
+        return shd_fail(err, SHD_EINVAL, "the sequence length must be at least 1");
+    }
+    if (o->stride > o->seq_len) {
+        return shd_fail(err, SHD_EINVAL,
+                        "the stride is %u; it must be 1 to the sequence length of %u, or tokens "
+                        "would be left out",
+                        o->stride, o->seq_len);
+    }
+    return 0;
+}
+
 int shd_windows_create(const shd_source *source, const shd_windows_options *options,
                        shd_windows **out, shd_error *err)
 {
-    if (options->seq_len == 0) {
-        return shd_fail(err, SHD_EINVAL, "the sequence length must be at least 1");
-    }
+    SHD_TRY(check(options, err));
     shd_windows *w = shd_calloc(1, sizeof(*w));
     w->source = source;
     w->seq_len = options->seq_len;
-    w->packing = options->packing;
-    const int rc = w->packing ? create_packed(w, options, err) : create_unpacked(w, options, err);
+    w->stride = options->whole && options->stride > 0 ? options->stride : options->seq_len;
+    w->packed = options->packing && !options->whole;
+    w->single = options->packing && options->whole;
+    const int rc = w->packed ? create_packed(w, options, err) : create_unpacked(w, options, err);
     if (rc < 0) {
         shd_windows_free(w);
         return rc;
@@ -112,7 +163,6 @@ int shd_windows_create(const shd_source *source, const shd_windows_options *opti
 void shd_windows_free(shd_windows *w)
 {
     if (w != NULL) {
-        free(w->begins);
         free(w->first);
         free(w);
     }
@@ -123,10 +173,17 @@ uint64_t shd_windows_count(const shd_windows *w)
     return w->sampler.windows;
 }
 
-/* The document that window `number` is of. */
-static uint64_t document_of(const shd_windows *w, uint64_t number)
+/* A window's tokens and which of its targets count. */
+typedef struct extent {
+    uint64_t begin;    /* token */
+    uint64_t n;        /* targets */
+    uint64_t repeated; /* of these the first so many, which the window before has counted */
+} extent;
+
+/* The block of documents that window `number` is of. */
+static uint64_t block_of(const shd_windows *w, uint64_t number)
 {
-    uint64_t low = 0, high = w->n_documents;
+    uint64_t low = 0, high = (w->n_documents + BLOCK - 1) / BLOCK;
     while (high - low > 1) { /* first[low] <= number < first[high] */
         const uint64_t middle = low + (high - low) / 2;
         if (w->first[middle] <= number) {
@@ -138,23 +195,42 @@ static uint64_t document_of(const shd_windows *w, uint64_t number)
     return low;
 }
 
+static int find_unpacked(const shd_windows *w, uint64_t number, extent *out, shd_error *err)
+{
+    const uint64_t block = block_of(w, number);
+    const uint64_t n = min64(w->n_documents - block * BLOCK, BLOCK);
+    uint64_t begins[BLOCK + 1], left = number - w->first[block];
+    SHD_TRY(read_begins(w, block * BLOCK, n, begins, err));
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t targets = begins[i + 1] - begins[i] - 1, windows = windows_of(w, targets);
+        if (left < windows) {
+            const uint64_t skip = left * w->stride;
+            *out = (extent){.begin = begins[i] + skip,
+                            .n = min64(targets - skip, w->seq_len),
+                            .repeated = left > 0 ? w->seq_len - w->stride : 0};
+            return 0;
+        }
+        left -= windows;
+    }
+    return shd_fail(err, SHD_EDATA, "the documents of '%s' have changed",
+                    shd_source_path(w->source));
+}
+
 int shd_windows_read(const shd_windows *w, uint64_t cursor, uint32_t vocab, int32_t *ids,
                      int32_t *targets, shd_error *err)
 {
-    uint64_t begin = shd_sampler_offset(&w->sampler, cursor), n = w->seq_len;
-    if (!w->packing) {
-        const uint64_t number = begin, document = document_of(w, number);
-        begin = w->begins[document] + (number - w->first[document]) * w->seq_len;
-        const uint64_t left = w->begins[document + 1] - begin - 1;
-        n = left < n ? left : n;
+    extent e = {.begin = shd_sampler_offset(&w->sampler, cursor), .n = w->seq_len};
+    if (!w->packed) {
+        SHD_TRY(find_unpacked(w, e.begin, &e, err));
     }
-    int32_t *tokens = shd_reallocarray(NULL, n + 1, sizeof(*tokens));
-    unsigned char *ignored = shd_malloc(n);
-    int rc = shd_source_read(w->source, begin, n + 1, vocab, tokens, err);
-    rc = rc == 0 ? shd_source_read_mask(w->source, begin + 1, n, ignored, err) : rc;
+    int32_t *tokens = shd_reallocarray(NULL, e.n + 1, sizeof(*tokens));
+    unsigned char *ignored = shd_malloc(e.n);
+    int rc = shd_source_read(w->source, e.begin, e.n + 1, vocab, tokens, err);
+    rc = rc == 0 ? shd_source_read_mask(w->source, e.begin + 1, e.n, ignored, err) : rc;
     for (uint64_t i = 0; i < w->seq_len && rc == 0; i++) {
-        ids[i] = i < n ? tokens[i] : 0;
-        targets[i] = i < n && !ignored[i] ? tokens[i + 1] : SHD_WINDOWS_IGNORED;
+        const int counts = i >= e.repeated && i < e.n && !ignored[i];
+        ids[i] = i < e.n ? tokens[i] : 0;
+        targets[i] = counts ? tokens[i + 1] : SHD_WINDOWS_IGNORED;
     }
     free(tokens);
     free(ignored);

@@ -26,21 +26,23 @@ void shd_job_data_fini(shd_job_data *data)
     shd_job_file_fini(&data->eval);
 }
 
-/* Opens the file and finds out what it is. */
-static int open_file(const shd_opener *o, const char *path, shd_data_format format,
-                     shd_job_file *out, shd_error *err)
+int shd_job_file_open(const shd_opener *o, const char *path, shd_data_format format,
+                      shd_job_file *out, shd_error *err)
 {
-    if (path == NULL) {
-        return SHD_OK;
-    }
     SHD_TRY(shd_auth_open(o->who, o->roots, o->n_roots, path, &out->fd, err));
     out->format = format;
     return format == SHD_DATA_AUTO ? shd_data_format_of(out->fd, path, &out->format, err) : SHD_OK;
 }
 
-static int is_text(const shd_job_file *file)
+int shd_job_file_is_text(const shd_job_file *file)
 {
     return file->fd >= 0 && (file->format == SHD_DATA_TEXT || file->format == SHD_DATA_JSONL);
+}
+
+static int open_file(const shd_opener *o, const char *path, shd_data_format format,
+                     shd_job_file *out, shd_error *err)
+{
+    return path == NULL ? SHD_OK : shd_job_file_open(o, path, format, out, err);
 }
 
 /* Puts the tokenizer that is in use into the spec. */
@@ -86,16 +88,14 @@ static int check_tokenizer(const shd_spec *spec, const shd_tokenizer *tok, int n
     return SHD_OK;
 }
 
-/* What need not be tokenized becomes a source at once: token files, and text whose tokens are its
- * bytes. */
-static int finish_file(const shd_spec *spec, const shd_tokenizer *tok, const char *path,
-                       shd_job_file *file, shd_error *err)
+int shd_job_file_finish(shd_job_file *file, const char *path, const shd_tokenizer *tok, int packing,
+                        shd_error *err)
 {
-    const int tokens = !is_text(file);
+    const int tokens = !shd_job_file_is_text(file);
     if (file->fd < 0) {
         return SHD_OK;
     }
-    if (tokens && !spec->packing) {
+    if (tokens && !packing) {
         return shd_fail(err, SHD_EINVAL,
                         "--packing off: '%s' is a file of tokens, which has no documents", path);
     }
@@ -114,11 +114,11 @@ static int open_all(const shd_opener *o, const char *model_dir, shd_spec *spec, 
 {
     SHD_TRY(open_file(o, spec->data_path, spec->data_format, &out->data, err));
     SHD_TRY(open_file(o, spec->eval_path, spec->data_format, &out->eval, err));
-    const int needed = is_text(&out->data) || is_text(&out->eval);
+    const int needed = shd_job_file_is_text(&out->data) || shd_job_file_is_text(&out->eval);
     SHD_TRY(open_tokenizer(o, model_dir, spec, needed, &out->tokenizer, err));
     SHD_TRY(check_tokenizer(spec, out->tokenizer, needed, err));
-    SHD_TRY(finish_file(spec, out->tokenizer, spec->data_path, &out->data, err));
-    return finish_file(spec, out->tokenizer, spec->eval_path, &out->eval, err);
+    SHD_TRY(shd_job_file_finish(&out->data, spec->data_path, out->tokenizer, spec->packing, err));
+    return shd_job_file_finish(&out->eval, spec->eval_path, out->tokenizer, spec->packing, err);
 }
 
 int shd_job_data_open(const shd_opener *opener, const char *model_dir, shd_spec *spec,

@@ -39,6 +39,18 @@ typedef struct shd_job_data {
     }
 void shd_job_data_fini(shd_job_data *data);
 
+/* Opens a file as the caller may, into `out` (SHD_JOB_FILE_NONE before), and finds out what AUTO
+ * means for it. */
+int shd_job_file_open(const shd_opener *opener, const char *path, shd_data_format format,
+                      shd_job_file *out, shd_error *err);
+/* Does a tokenizer have to read it? */
+int shd_job_file_is_text(const shd_job_file *file);
+/* Makes a source of an open file where nothing has to be tokenized first: of token files, and of
+ * text whose tokens are its bytes. `tok` may be NULL where it is no text. SHD_EINVAL for token
+ * files without packing; errors of shd_source_open. */
+int shd_job_file_finish(shd_job_file *file, const char *path, const shd_tokenizer *tok, int packing,
+                        shd_error *err);
+
 /* Opens what `spec` names. `model_dir`: the directory that --model is, NULL for a preset; its own
  * tokenizer is the default. spec->tokenizer becomes what is in use: "bytes", a path, or "" (none).
  * SHD_EINVAL: text without a tokenizer, a tokenizer with more ids than the model, windows of

@@ -75,6 +75,7 @@ void shd_job_fail_waiting(shd_job *job, const shd_error *why)
     shd_item_queue_fail(&job->training, why);
     shd_item_queue_fail(&job->interactive, why);
     shd_item_queue_fail(&job->parked, why);
+    shd_item_queue_fail(&job->evaluations, why);
 }
 
 /* ---- making and freeing ---- */

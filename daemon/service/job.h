@@ -1,9 +1,9 @@
 /* One job: its state, what waits for its ranks, and what came of it. Floor F5; loop thread only.
  *
  * A job has at most one work item on its ranks. Training (its own steps and evaluations, or the
- * calls of the client that drives it) and interactive items (Forward, tokens of Generate) take
- * turns, so neither holds the other up. Fields are read by the RPC families and written by
- * job.c, except where a comment says who else. */
+ * calls of the client that drives it) and interactive items (Forward, tokens of Generate, parts of
+ * an evaluation) take turns, so neither holds the other up. Fields are read by the RPC families and
+ * written by job.c, except where a comment says who else. */
 #ifndef SHD_DAEMON_SERVICE_JOB_H
 #define SHD_DAEMON_SERVICE_JOB_H
 
@@ -126,9 +126,13 @@ struct shd_job {
         parked;          /* interactive ones whose client does not read, or whose turn it is not */
     uint32_t generating; /* generations that have a turn; rpc_generate.c */
     uint32_t gated;      /* those that wait for one; rpc_generate.c */
-    shd_item own;        /* INIT, DATA_STEP, EVAL */
-    shd_item *running;   /* on the ranks, or between two turns there */
-    int between_turns;   /* `running` waits for its next turn */
+    /* Evaluations of files: one at a time, the others wait. */
+    shd_item *evaluation;
+    shd_item_queue evaluations;
+    int held;              /* it has begun: no step before it is over */
+    shd_item own;          /* INIT, DATA_STEP, EVAL */
+    shd_item *running;     /* on the ranks, or between two turns there */
+    int between_turns;     /* `running` waits for its next turn */
     shd_sched_entity turn; /* jobs.c */
 };
 
@@ -193,11 +197,20 @@ int shd_job_push_interactive(shd_job *job, shd_item *item, int goes_on, shd_erro
 /* Queues a client-driven item; the caller has checked that it may be. */
 void shd_job_push_training(shd_job *job, shd_item *item);
 
+/* Queues the first part of an evaluation of a file: an interactive item, but one of a job at a
+ * time, and from its first part to its last the job takes no step. Errors as above. */
+int shd_job_push_evaluation(shd_job *job, shd_item *item, shd_error *err);
+/* Queues the next part, behind other interactive items. */
+int shd_job_go_on_evaluation(shd_job *job, shd_item *item, shd_error *err);
+/* It is over, or failed, or was withdrawn while it waited: the next one may begin. */
+void shd_job_end_evaluation(shd_job *job, const shd_item *item);
+
 /* Keeps an interactive item that is not to be executed yet, so that it fails with the others when
  * the job ends. shd_job_withdraw takes it back. */
 void shd_job_park(shd_job *job, shd_item *item);
 
-/* Takes a waiting or parked interactive item back; 0: it runs already, finish will come. */
+/* Takes a waiting (also for an evaluation) or parked interactive item back; 0: it runs already,
+ * finish will come. */
 int shd_job_withdraw(shd_job *job, shd_item *item);
 
 /* What will be when all accepted calls have been executed: optimizer steps, and batches whose

@@ -25,7 +25,7 @@ int shd_job_check_interactive(const shd_job *job, uint64_t bytes, shd_error *err
 {
     SHD_TRY(check_usable(job, err));
     const uint32_t most = shd_jobs_get_options(job->jobs)->limits.max_queue;
-    if (job->interactive.n + job->gated >= most) {
+    if (job->interactive.n + job->gated + job->evaluations.n >= most) {
         return shd_fail(err, SHD_EFULL,
                         "%u calls wait for job %s already (max_queue); try again later", most,
                         job->id);
@@ -43,6 +43,40 @@ int shd_job_push_interactive(shd_job *job, shd_item *item, int goes_on, shd_erro
     return SHD_OK;
 }
 
+/* Lets the next evaluation in. In a job that has ended they are being failed. */
+static void begin_evaluation(shd_job *job)
+{
+    if (job->evaluation == NULL && job->evaluations.n > 0 && check_usable(job, NULL) == SHD_OK) {
+        job->evaluation = shd_item_queue_pop(&job->evaluations);
+        shd_item_queue_push(&job->interactive, job->evaluation);
+        shd_jobs_kick(job->jobs);
+    }
+}
+
+int shd_job_push_evaluation(shd_job *job, shd_item *item, shd_error *err)
+{
+    SHD_TRY(shd_job_check_interactive(job, shd_item_bytes(item), err));
+    item->job = job;
+    shd_item_queue_push(&job->evaluations, item);
+    begin_evaluation(job);
+    return SHD_OK;
+}
+
+int shd_job_go_on_evaluation(shd_job *job, shd_item *item, shd_error *err)
+{
+    return shd_job_push_interactive(job, item, 1, err);
+}
+
+void shd_job_end_evaluation(shd_job *job, const shd_item *item)
+{
+    if (job->evaluation == item) {
+        job->evaluation = NULL;
+        job->held = 0;
+        begin_evaluation(job);
+        shd_jobs_kick(job->jobs); /* a step may have waited */
+    }
+}
+
 void shd_job_push_training(shd_job *job, shd_item *item)
 {
     item->job = job;
@@ -58,7 +92,8 @@ void shd_job_park(shd_job *job, shd_item *item)
 int shd_job_withdraw(shd_job *job, shd_item *item)
 {
     return shd_item_queue_remove(&job->interactive, item) ||
-           shd_item_queue_remove(&job->parked, item);
+           shd_item_queue_remove(&job->parked, item) ||
+           shd_item_queue_remove(&job->evaluations, item);
 }
 
 static void project(const shd_item *item, uint64_t *steps, uint32_t *accumulated)
@@ -97,7 +132,7 @@ static int training_waits(const shd_job *job)
     if (job->state == STATE(QUEUED)) {
         return !job->initialised && !shd_job_preparing(job);
     }
-    if (job->state != STATE(RUNNING) || job->pause_wanted) {
+    if (job->state != STATE(RUNNING) || job->pause_wanted || job->held) {
         return 0;
     }
     return job->eval_due || !shd_job_client_driven(job) || job->training.n > 0;
@@ -191,6 +226,7 @@ int shd_job_start(shd_job *job)
         shd_item *item =
             take_interactive ? shd_item_queue_pop(&job->interactive) : next_training(job);
         job->interactive_turn = !take_interactive;
+        job->held |= item == job->evaluation;
         if (item->work.kind == SHD_WORK_OPTIM_STEP && job->accumulated == 0) {
             /* The ForwardBackward calls before it were accepted, but then failed. */
             shd_error none;
@@ -339,7 +375,9 @@ static void account(shd_job *job, const shd_work *work)
         on_step(job, work);
         break;
     case SHD_WORK_EVAL:
-        on_eval(job, work);
+        if (work->part == NULL) {
+            on_eval(job, work);
+        }
         break;
     case SHD_WORK_FORWARD:
     case SHD_WORK_NEXT_LOGITS:

@@ -237,7 +237,9 @@ static void finish(shd_trainer *t)
         }
     }
     work->loss = from->loss;
+    work->loss_sum = from->loss_sum;
     work->valid_tokens = from->valid_tokens;
+    work->text_bytes = from->text_bytes;
     work->grad_norm = from->grad_norm;
     work->lr_used = from->lr_used;
     work->step = from->step;

@@ -14,6 +14,7 @@
 #include "daemon/base/err.h"
 #include "daemon/comm/comm.h"
 #include "daemon/data/source.h"
+#include "daemon/data/windows.h"
 #include "daemon/rank/rank.h"
 #include "daemon/train/plan.h"
 #include "daemon/train/spec.h"
@@ -42,7 +43,7 @@ typedef enum shd_work_kind {
     SHD_WORK_OPTIM_STEP,       /* apply what has been accumulated, clear it */
     SHD_WORK_TRAIN_STEP,       /* both, on `batch` */
     SHD_WORK_FORWARD,          /* loss of `batch`, no gradients */
-    SHD_WORK_EVAL,             /* loss over the evaluation windows */
+    SHD_WORK_EVAL,             /* loss over the evaluation windows, or over those of `part` */
     SHD_WORK_NEXT_LOGITS, /* logits after the last token of batch (1 sequence); for generation */
     SHD_WORK_EXPORT       /* parameters to files; what came of it is in `exp` */
 } shd_work_kind;
@@ -52,9 +53,21 @@ typedef enum shd_work_kind {
  * to the next work with gradients. */
 #define SHD_GENERATE_CACHES 4
 
+/* Windows of a file to be evaluated instead of the job's own. Many windows can be cut into several
+ * items, at multiples of the job's micro-batch: an item goes on from the sums (loss_sum,
+ * valid_tokens, text_bytes) that it is given, and the last one has the bits of a single one over
+ * all windows, which are those of a FORWARD of them. What goes wrong with the file leaves the job
+ * as it was: rc is SHD_EINVAL, and err says what it is, number included. */
+typedef struct shd_eval_part {
+    const shd_windows *windows; /* of the job's sequence length */
+    uint64_t first, n;
+    const uint32_t *token_bytes; /* [vocab] bytes of text of each token; NULL: not known */
+} shd_eval_part;
+
 typedef struct shd_work {
     shd_work_kind kind;
     shd_batch batch;
+    const shd_eval_part *part; /* EVAL; borrowed */
 
     /* NAN: what the spec says. */
     double lr, clip, weight_decay;
@@ -78,6 +91,8 @@ typedef struct shd_work {
     shd_error err;
     double loss; /* nats per valid token; 0 when there is none */
     uint64_t valid_tokens;
+    double loss_sum;     /* nats */
+    uint64_t text_bytes; /* that the valid tokens of `part` stand for */
     double grad_norm, lr_used;
     uint64_t step;                      /* optimizer steps taken, after this work */
     uint64_t samples;                   /* global sample cursor, after this work */

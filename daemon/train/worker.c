@@ -149,6 +149,12 @@ static uint64_t batch_leaves(const shd_worker *w, const shd_batch *batch)
     return ((uint64_t)batch->sequences + b - 1) / b;
 }
 
+static uint64_t eval_leaves(const shd_worker *w, const shd_work *work)
+{
+    const uint32_t b = shd_worker_spec(w)->micro_batch;
+    return work->part != NULL ? (work->part->n + b - 1) / b : w->shared->eval_leaves;
+}
+
 static int accumulate(shd_worker *w, const shd_work *work, uint64_t leaves, uint64_t sequences,
                       uint64_t turn, shd_work *result, shd_error *err)
 {
@@ -185,7 +191,7 @@ static int run(shd_worker *w, const shd_work *work, uint64_t turn, shd_work *res
     case SHD_WORK_FORWARD:
         return shd_worker_pass(w, work, batch_leaves(w, batch), 0, turn, result, err);
     case SHD_WORK_EVAL:
-        return shd_worker_pass(w, work, w->shared->eval_leaves, 0, turn, result, err);
+        return shd_worker_pass(w, work, eval_leaves(w, work), 0, turn, result, err);
     case SHD_WORK_NEXT_LOGITS:
         return shd_worker_next_logits(w, work, turn, result, err);
     case SHD_WORK_EXPORT:

@@ -15,6 +15,7 @@
 typedef struct shd_leaf_sum {
     double loss;
     uint64_t valid;
+    uint64_t bytes; /* of text; only when a file is evaluated */
 } shd_leaf_sum;
 
 /* Keys and values of a generation. All ranks keep the books; the memory is rank 0's. */
@@ -50,6 +51,7 @@ struct shd_worker {
     /* the pass in execution, over as many turns as it takes; rounds == 0: none */
     uint64_t round, rounds;
     shd_leaf_sum *sums; /* [rounds] of this rank */
+    shd_error damage;   /* what is wrong with the file that is evaluated; code 0: nothing */
     /* the next first values, likewise */
     uint32_t init_param;
     int64_t init_at; /* element */

@@ -226,6 +226,15 @@ static void stage_batch(shd_worker *w, const shd_batch *batch, uint64_t leaf_ind
 
 /* ---- passes: many leaves over all ranks ---- */
 
+/* The windows of the job's own evaluations. */
+static shd_eval_part own_part(const shd_worker *w)
+{
+    const shd_worker_shared *shared = w->shared;
+    const uint64_t b = shd_worker_spec(w)->micro_batch, most = shared->eval_leaves * b;
+    const uint64_t all = shared->eval != NULL ? shd_windows_count(shared->held_out) : b;
+    return (shd_eval_part){.windows = shared->held_out, .n = all < most ? all : most};
+}
+
 static int stage_leaf(shd_worker *w, const shd_work *work, uint64_t index, leaf *out,
                       shd_error *err)
 {
@@ -237,14 +246,15 @@ static int stage_leaf(shd_worker *w, const shd_work *work, uint64_t index, leaf 
         out->first_sample = w->samples + index * b;
         return 0;
     case SHD_WORK_EVAL: {
-        const uint64_t first = index * b;
-        const uint64_t all = shared->eval != NULL ? shd_windows_count(shared->held_out) : b;
-        if (index >= shared->eval_leaves || first >= all) {
+        const shd_eval_part own = own_part(w), *part = work->part != NULL ? work->part : &own;
+        const uint64_t done = index * b;
+        if (done >= part->n) {
             stage_batch(w, &(shd_batch){0}, 0, out);
             return 0;
         }
-        const uint64_t left = all - first;
-        return stage_windows(w, shared->held_out, first, left < b ? (uint32_t)left : b, out, err);
+        const uint64_t left = part->n - done;
+        return stage_windows(w, part->windows, part->first + done, left < b ? (uint32_t)left : b,
+                             out, err);
     }
     default:
         stage_batch(w, &work->batch, index, out);
@@ -268,6 +278,35 @@ static void store_logprobs(shd_worker *w, const shd_work *work, uint64_t index, 
     }
 }
 
+/* A file that is evaluated may be damaged, or changed meanwhile. The ranks must run the same
+ * collectives all the same: a leaf that cannot be read is an empty one, and the error comes at the
+ * pass's end. */
+static int stage(shd_worker *w, const shd_work *work, uint64_t index, leaf *out, shd_error *err)
+{
+    shd_error found = {0};
+    const int rc = stage_leaf(w, work, index, out, &found);
+    if (rc < 0 && work->part == NULL) {
+        *err = found;
+        return rc;
+    }
+    if (rc < 0) {
+        w->damage = w->damage.code == 0 ? found : w->damage;
+        stage_batch(w, &(shd_batch){0}, 0, out);
+    }
+    return 0;
+}
+
+/* Bytes of text that the valid targets of a leaf stand for. */
+static uint64_t bytes_of(const shd_worker *w, const shd_work *work, const leaf *lf)
+{
+    uint64_t bytes = 0;
+    const int64_t rows = (int64_t)lf->sequences * lf->length;
+    for (int64_t i = 0; work->part != NULL && work->part->token_bytes != NULL && i < rows; i++) {
+        bytes += w->host_targets[i] >= 0 ? work->part->token_bytes[w->host_targets[i]] : 0;
+    }
+    return bytes;
+}
+
 /* Exchanges the sums of all leaves and adds them in leaf order. */
 static int finish_pass(shd_worker *w, shd_work *result, shd_error *err)
 {
@@ -277,16 +316,21 @@ static int finish_pass(shd_worker *w, shd_work *result, shd_error *err)
     const int rc = shd_comm_all_gather_host(w->comm, SHD_COMM_CONTROL, w->sums, all,
                                             w->rounds * sizeof *all, err);
     shd_worker_span_end(w, SHD_SPAN_EXCHANGE, 0);
-    double loss = 0;
     for (uint64_t j = 0; j < w->rounds && rc == 0; j++) {
         for (uint32_t r = 0; r < W; r++) {
-            loss += all[r * w->rounds + j].loss;
-            result->valid_tokens += all[r * w->rounds + j].valid;
+            const shd_leaf_sum *sum = &all[r * w->rounds + j];
+            result->loss_sum += sum->loss;
+            result->valid_tokens += sum->valid;
+            result->text_bytes += sum->bytes;
         }
     }
-    result->loss = result->valid_tokens > 0 ? loss / (double)result->valid_tokens : 0.0;
+    result->loss = result->valid_tokens > 0 ? result->loss_sum / (double)result->valid_tokens : 0.0;
     free(all);
     shd_worker_drop_pass(w);
+    if (rc == 0 && w->damage.code != 0) { /* nothing was changed: the job is as it was */
+        *err = w->damage;
+        return SHD_EINVAL;
+    }
     return rc;
 }
 
@@ -301,16 +345,18 @@ int shd_worker_pass(shd_worker *w, const shd_work *work, uint64_t leaves, int tr
         w->round = 0;
         w->rounds = (leaves + W - 1) / W;
         w->sums = shd_calloc(w->rounds, sizeof *w->sums);
+        w->damage = (shd_error){0};
     }
     for (; w->round < w->rounds && turn > 0; w->round++, turn--) {
         const uint64_t index = w->round * W + rank;
         leaf lf;
-        SHD_TRY(stage_leaf(w, work, index, &lf, err));
+        SHD_TRY(stage(w, work, index, &lf, err));
         lf.train = train;
         if (w->timeline != NULL) {
             shd_timeline_round(w->timeline, (uint32_t)w->round);
         }
         SHD_TRY(run_leaf(w, &lf, &w->sums[w->round], err));
+        w->sums[w->round].bytes = bytes_of(w, work, &lf);
         if (train) {
             shd_units_round_done(&w->units);
         }

@@ -48,7 +48,8 @@ TEST_F(Ctl, UsageIsTwo)
              {"reshard", "7"},
              {"export", "7"},
              {"tokenize"},
-             {"eval", "7"},
+             {"eval", "7", "--stride", "4"},
+             {"eval", "7", "--data", dir.write("full", "x"), "--logprobs"},
              {"generate", "7", "--temperature", "-1"}}) {
         const Result r = ctl(args);
         EXPECT_EQ(r.status, 2) << r.out << r.err;

@@ -345,13 +345,12 @@ TEST_F(Ctl, EvalOfText)
         fake_send(call, &answer.base);
         fake_finish(call, 0, "", 0);
     });
-    const std::string data = dir.write("text", std::string(40, 'a') + "<e>b");
-    Json plain(json({"eval", "7", "--data", data}).out);
+    const std::string text = std::string(40, 'a') + "<e>b";
+    Json plain(json({"eval", "7", "--text", text}).out);
     EXPECT_EQ(plain.whole("tokens"), 41);
-    EXPECT_EQ(plain.whole("batches"), 2);
     EXPECT_DOUBLE_EQ(json_real_value(plain.at("loss")), 2.0);
     EXPECT_DOUBLE_EQ(json_real_value(plain.at("perplexity")), 7.38905609893065);
-    const auto out = lines(json({"eval", "7", "--data", data, "--logprobs"}).out);
+    const auto out = lines(json({"eval", "7", "--text", text, "--logprobs"}).out);
     ASSERT_EQ(out.size(), 42u);
     EXPECT_EQ(Json(out[0]).whole("index"), 1);
     EXPECT_EQ(Json(out[40]).whole("index"), 41);
@@ -359,14 +358,10 @@ TEST_F(Ctl, EvalOfText)
     EXPECT_EQ(Json(out[39]).whole("token"), 900);
     EXPECT_FLOAT_EQ(static_cast<float>(json_real_value(Json(out[39]).at("logprob"))), -1.0f / 900);
     EXPECT_EQ(Json(out[41]).whole("tokens"), 41);
-    EXPECT_EQ(lines(ctl({"eval", "7", "--data", data, "--logprobs"}).out)[39],
+    EXPECT_EQ(lines(ctl({"eval", "7", "--text", text, "--logprobs"}).out)[39],
               "40\t900\t-0.001111");
-    TestJob none;
-    none.job.vocab = 50257;
-    daemon->reply("GetJob", none.job);
-    const Result r = ctl({"eval", "7", "--data", data});
-    EXPECT_EQ(r.status, 2);
-    EXPECT_NE(r.err.find("no tokenizer"), std::string::npos) << r.err;
+    EXPECT_EQ(ctl({"eval", "7", "--text", "x"}).status, 2);
+    EXPECT_EQ(ctl({"eval", "7", "--text", ""}).status, 2);
 }
 
 TEST_F(Ctl, EvalWeighsByTokens)
@@ -374,7 +369,8 @@ TEST_F(Ctl, EvalWeighsByTokens)
     std::mutex lock;
     std::vector<std::vector<int>> tokens, targets; // of every sequence
     std::vector<size_t> batches;
-    daemon->reply("GetJob", TestJob().job); // micro-batch 2, 16 tokens
+    daemon->reply("GetJob", TextJob().job); // micro-batch 2, 16 tokens
+    daemon->on("Tokenize", tokenize);
     daemon->on("Forward", [&](fake_call *call, const std::string &packed) {
         Shard__V1__ForwardRequest *request = shard__v1__forward_request__unpack(
             nullptr, packed.size(), reinterpret_cast<const uint8_t *>(packed.data()));
@@ -396,18 +392,16 @@ TEST_F(Ctl, EvalWeighsByTokens)
     });
     std::string text;
     for (int i = 0; i < 56; i++)
-        text += static_cast<char>(200 + i); // 55 predictions: 16 + 16, 16 + 7
-    const std::string data = dir.write("text", text);
-    const Result r = json({"eval", "7", "--data", data});
+        text += static_cast<char>(64 + i); // 55 predictions: 16 + 16, 16 + 7
+    const Result r = json({"eval", "7", "--text", text});
     ASSERT_EQ(r.status, 0) << r.err;
     Json result(r.out);
     EXPECT_EQ(result.whole("tokens"), 55);
-    EXPECT_EQ(result.whole("batches"), 2);
     EXPECT_DOUBLE_EQ(json_real_value(result.at("loss")), (32.0 * 1 + 23.0 * 2) / 55);
     {
         std::lock_guard<std::mutex> guard(lock);
         EXPECT_EQ(batches, (std::vector<size_t>{2, 2}));
-        int at = 200;
+        int at = 564;
         for (size_t s = 0; s < tokens.size(); s++) {
             ASSERT_EQ(tokens[s].size(), targets[s].size());
             for (size_t i = 0; i < tokens[s].size(); i++, at++) {
@@ -415,9 +409,81 @@ TEST_F(Ctl, EvalWeighsByTokens)
                 EXPECT_EQ(targets[s][i], at + 1);
             }
         }
-        EXPECT_EQ(at, 255);
+        EXPECT_EQ(at, 619);
     }
-    EXPECT_EQ(Json(json({"eval", "7", "--data", data, "--batches", "1"}).out).whole("tokens"), 32);
-    EXPECT_EQ(ctl({"eval", "7", "--data", dir.write("one", "x")}).status, 2);
+    daemon.reset(); // before what its handlers hold
+}
+
+TEST_F(Ctl, EvalOfAFile)
+{
+    std::mutex lock;
+    std::string seen;
+    daemon->on("Evaluate", [&](fake_call *call, const std::string &request) {
+        {
+            std::lock_guard<std::mutex> guard(lock);
+            seen = request;
+        }
+        for (int i = 0; i < 4; i++) {
+            Shard__V1__EvaluateResponse r = SHARD__V1__EVALUATE_RESPONSE__INIT;
+            Shard__V1__Progress progress = SHARD__V1__PROGRESS__INIT;
+            progress.what = const_cast<char *>(i == 0   ? "waiting"
+                                               : i == 1 ? "tokenizing"
+                                                        : "evaluating");
+            progress.unit = const_cast<char *>(i == 1 ? "" : "windows");
+            progress.done = i == 1 ? 1 << 20 : static_cast<uint64_t>(i);
+            progress.total = i == 0 ? 0 : i == 1 ? 4 << 20 : 8;
+            r.progress = &progress;
+            fake_send(call, &r.base);
+        }
+        Shard__V1__EvaluateResponse r = SHARD__V1__EVALUATE_RESPONSE__INIT;
+        r.step = 12;
+        r.loss = 2;
+        r.perplexity = 7.389056;
+        r.tokens = 123;
+        r.windows = 8;
+        r.text_bytes = 2048;
+        r.bits_per_byte = 0.25;
+        r.ms = 30;
+        fake_send(call, &r.base);
+        fake_finish(call, 0, "", 0);
+    });
+    const std::string data = dir.write("text.jsonl", "{}");
+    const Result r = ctl({"eval", "7", "--data", data});
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_EQ(r.out, "waiting\ntokenizing 1.0 MiB of 4.0 MiB (25%)\n"
+                     "evaluating 2 of 8 windows (25%)\nevaluating 3 of 8 windows (37%)\n"
+                     "step 12: loss 2.0000 nats per token  perplexity 7.389  123 tokens in 8 "
+                     "windows  0.2500 bits per byte of 2.0 KiB\n");
+    const auto request = [&] {
+        std::lock_guard<std::mutex> guard(lock);
+        return shard__v1__evaluate_request__unpack(nullptr, seen.size(),
+                                                   reinterpret_cast<const uint8_t *>(seen.data()));
+    };
+    Shard__V1__EvaluateRequest *q = request();
+    EXPECT_EQ(q->data, data);
+    EXPECT_EQ(q->has_stride_case, 0);
+    EXPECT_EQ(q->has_max_tokens_case, 0);
+    EXPECT_EQ(q->has_packing_case, 0);
+    shard__v1__evaluate_request__free_unpacked(q, nullptr);
+    const auto objects = lines(json({"eval", "7", "--data", data, "--stride", "5", "--max-tokens",
+                                     "1000", "--packing", "off", "--data-format", "jsonl"})
+                                   .out);
+    ASSERT_EQ(objects.size(), 5u);
+    EXPECT_EQ(Json(objects[2]).text("unit"), "windows");
+    EXPECT_EQ(Json(objects[4]).whole("tokens"), 123);
+    EXPECT_EQ(Json(objects[4]).whole("step"), 12);
+    EXPECT_EQ(Json(objects[4]).whole("text_bytes"), 2048);
+    EXPECT_DOUBLE_EQ(json_real_value(Json(objects[4]).at("bits_per_byte")), 0.25);
+    q = request();
+    EXPECT_EQ(q->stride, 5u);
+    EXPECT_EQ(q->max_tokens, 1000u);
+    EXPECT_NE(q->has_packing_case, 0);
+    EXPECT_EQ(q->packing, 0);
+    EXPECT_STREQ(q->data_format, "jsonl");
+    shard__v1__evaluate_request__free_unpacked(q, nullptr);
+    daemon->on("Evaluate", [](fake_call *call, const std::string &) {
+        fake_finish(call, 9, "job 7 has no tokenizer", SHD_ESTATE);
+    });
+    EXPECT_EQ(ctl({"eval", "7", "--data", data}).status, 4);
     daemon.reset(); // before what its handlers hold
 }

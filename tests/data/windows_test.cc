@@ -27,6 +27,10 @@ class Windows : public ::testing::Test
     // Documents of tokens; masked ones are negative.
     void Make(const std::vector<std::vector<int32_t>> &documents, uint32_t vocab = 1000)
     {
+        shd_windows_free(windows_);
+        shd_source_free(source_);
+        windows_ = nullptr;
+        source_ = nullptr;
         const std::string path = folder_.Write("t", "");
         const int fd = open(path.c_str(), O_RDWR);
         const uint64_t key[2] = {1, 2};
@@ -51,8 +55,25 @@ class Windows : public ::testing::Test
     {
         shd_windows_free(windows_);
         windows_ = nullptr;
-        const shd_windows_options options = {part, tail, seq_len, packing, shuffle, 7};
-        seq_len_ = seq_len;
+        shd_windows_options options = {};
+        options.part = part;
+        options.tail = tail;
+        options.seq_len = seq_len_ = seq_len;
+        options.packing = packing;
+        options.shuffle = shuffle;
+        options.seed = 7;
+        return shd_windows_create(source_, &options, &windows_, &err_);
+    }
+    int Whole(int packing, uint32_t seq_len, uint32_t stride = 0, uint64_t limit = 0)
+    {
+        shd_windows_free(windows_);
+        windows_ = nullptr;
+        shd_windows_options options = {};
+        options.seq_len = seq_len_ = seq_len;
+        options.packing = packing;
+        options.whole = 1;
+        options.stride = stride;
+        options.limit = limit;
         return shd_windows_create(source_, &options, &windows_, &err_);
     }
     using Sample = std::pair<std::vector<int32_t>, std::vector<int32_t>>;
@@ -158,24 +179,87 @@ TEST_F(Windows, LargeIdsAndManyDocuments)
     EXPECT_NE(std::string(err_.message).find("token 99999"), std::string::npos);
 }
 
-// A table of documents that would take gigabytes; the file is all hole.
-TEST_F(Windows, TooManyDocumentsForATable)
+// ---- the whole of a file ----
+
+TEST_F(Windows, WholePackedHasEveryTokenAsATargetOnce)
 {
-    shd_token_header header = {};
-    header.width = 2;
-    header.vocab = 10;
-    header.tokens = header.documents = (UINT64_C(1) << 25) + 1;
-    unsigned char bytes[SHD_TOKEN_HEADER_BYTES];
-    shd_token_header_write(&header, bytes);
-    const std::string path = folder_.Write("t", std::string(bytes, bytes + sizeof(bytes)));
-    const int fd = open(path.c_str(), O_RDWR);
-    ASSERT_EQ(ftruncate(fd, static_cast<off_t>(shd_token_file_size(&header))), 0);
-    ASSERT_EQ(shd_source_open(fd, "t", SHD_DATA_TOKENS, &source_, &err_), 0) << err_.message;
-    close(fd);
-    EXPECT_EQ(Cut(0, 8), SHD_EDATA);
-    EXPECT_NE(std::string(err_.message).find("33554433 documents"), std::string::npos)
-        << err_.message;
-    EXPECT_EQ(Cut(1, 8), 0) << err_.message;
+    Make({{1, 2, 3}, {-4, -5, 6, 7}, {8, 9}});
+    ASSERT_EQ(Whole(1, 3), 0) << err_.message;
+    ASSERT_EQ(shd_windows_count(windows_), 3u);
+    EXPECT_EQ(Read(0), (Sample{{1, 2, 3}, {2, 3, kIgnored}}));
+    EXPECT_EQ(Read(1), (Sample{{4, 5, 6}, {kIgnored, 6, 7}}));
+    EXPECT_EQ(Read(2), (Sample{{7, 8, 0}, {kIgnored, 9, kIgnored}}));
+}
+
+TEST_F(Windows, WholeWithAStride)
+{
+    Make({{1, 2, 3, 4, 5, 6, 7, 8, 9}});
+    ASSERT_EQ(Whole(1, 4, 2), 0) << err_.message;
+    ASSERT_EQ(shd_windows_count(windows_), 3u);
+    EXPECT_EQ(Read(0), (Sample{{1, 2, 3, 4}, {2, 3, 4, 5}}));
+    EXPECT_EQ(Read(1), (Sample{{3, 4, 5, 6}, {kIgnored, kIgnored, 6, 7}}));
+    EXPECT_EQ(Read(2), (Sample{{5, 6, 7, 8}, {kIgnored, kIgnored, 8, 9}}));
+    ASSERT_EQ(Whole(1, 4, 3), 0) << err_.message;
+    ASSERT_EQ(shd_windows_count(windows_), 3u);
+    EXPECT_EQ(Read(1), (Sample{{4, 5, 6, 7}, {kIgnored, 6, 7, 8}}));
+    EXPECT_EQ(Read(2), (Sample{{7, 8, 0, 0}, {kIgnored, 9, kIgnored, kIgnored}}));
+    EXPECT_EQ(Whole(1, 4, 5), SHD_EINVAL);
+    EXPECT_NE(std::string(err_.message).find("the stride is 5"), std::string::npos) << err_.message;
+}
+
+TEST_F(Windows, WholeUnpackedStaysInItsDocument)
+{
+    Make({{1, 2, 3, 4, 5}, {9}, {10, 11}});
+    ASSERT_EQ(Whole(0, 2, 1), 0) << err_.message;
+    ASSERT_EQ(shd_windows_count(windows_), 4u);
+    EXPECT_EQ(Read(0), (Sample{{1, 2}, {2, 3}}));
+    EXPECT_EQ(Read(1), (Sample{{2, 3}, {kIgnored, 4}}));
+    EXPECT_EQ(Read(2), (Sample{{3, 4}, {kIgnored, 5}}));
+    EXPECT_EQ(Read(3), (Sample{{10, 0}, {11, kIgnored}}));
+}
+
+TEST_F(Windows, WholeUpToALimit)
+{
+    Make({{1, 2, 3, 4, 5}, {6, 7, 8}});
+    ASSERT_EQ(Whole(1, 4, 0, 5), 0) << err_.message;
+    ASSERT_EQ(shd_windows_count(windows_), 2u);
+    EXPECT_EQ(Read(1), (Sample{{5, 0, 0, 0}, {kIgnored, kIgnored, kIgnored, kIgnored}}));
+    ASSERT_EQ(Whole(0, 4, 0, 6), 0) << err_.message;
+    ASSERT_EQ(shd_windows_count(windows_), 2u);
+    EXPECT_EQ(Read(1), (Sample{{6, 0, 0, 0}, {7, kIgnored, kIgnored, kIgnored}}));
+    ASSERT_EQ(Whole(0, 4, 0, 1000), 0) << err_.message;
+    EXPECT_EQ(Read(1), (Sample{{6, 7, 0, 0}, {7, 8, kIgnored, kIgnored}}));
+    Make({{1}});
+    EXPECT_EQ(Whole(1, 4), SHD_EDATA);
+}
+
+// Every target once, whatever the stride, over more documents than are remembered.
+TEST_F(Windows, WholeIsExhaustive)
+{
+    std::vector<std::vector<int32_t>> documents;
+    uint64_t targets = 0, tokens = 0;
+    for (int32_t d = 0; d < 1500; d++) {
+        documents.push_back(std::vector<int32_t>(static_cast<size_t>(1 + d * 7 % 23), d % 1000));
+        targets += documents.back().size() - 1;
+        tokens += documents.back().size();
+    }
+    Make(documents);
+    for (int packing : {0, 1}) {
+        for (uint32_t stride : {1u, 3u, 5u}) {
+            ASSERT_EQ(Whole(packing, 5, stride), 0) << err_.message;
+            uint64_t counted = 0;
+            for (uint64_t i = 0; i < shd_windows_count(windows_); i++) {
+                for (int32_t target : Read(i).second) {
+                    counted += target != kIgnored;
+                }
+            }
+            EXPECT_EQ(counted, targets); // the first tokens of documents are masked when packed
+            const uint64_t all = shd_windows_count(windows_);
+            if (packing && stride == 5) {
+                EXPECT_EQ(all, (tokens - 1 + 4) / 5);
+            }
+        }
+    }
 }
 
 } // namespace

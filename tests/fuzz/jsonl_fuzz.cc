@@ -41,9 +41,16 @@ int Read(void *arg, char *buffer, size_t n, size_t *got, shd_error *)
     return 0;
 }
 
-void ReadWindows(const shd_source *source, int packing)
+// Shuffled for training, or the whole with a stride.
+void ReadWindows(const shd_source *source, int packing, int whole)
 {
-    const shd_windows_options options = {SHD_WINDOWS_ALL, 0, 7, packing, 1, 3};
+    shd_windows_options options = {};
+    options.seq_len = 7;
+    options.packing = packing;
+    options.shuffle = !whole;
+    options.seed = 3;
+    options.whole = whole;
+    options.stride = 3;
     shd_windows *windows = nullptr;
     shd_error err = {};
     if (shd_windows_create(source, &options, &windows, &err) != 0) {
@@ -67,8 +74,10 @@ void Use(int fd, const shd_token_header &header)
     Require(shd_source_open(fd, "fuzz", SHD_DATA_TOKENS, &source, &err) == 0,
             "what was written opens");
     Require(shd_source_tokens(source) == header.tokens, "all tokens are there");
-    ReadWindows(source, 0);
-    ReadWindows(source, 1);
+    for (int packing : {0, 1}) {
+        ReadWindows(source, packing, 0);
+        ReadWindows(source, packing, 1);
+    }
     shd_source_free(source);
 }
 

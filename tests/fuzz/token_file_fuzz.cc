@@ -29,7 +29,13 @@ void Require(bool holds, const char *what)
 
 void ReadWindows(const shd_source *source, int packing)
 {
-    const shd_windows_options options = {SHD_WINDOWS_HEAD, 0.25, 5, packing, 1, 3};
+    shd_windows_options options = {};
+    options.part = SHD_WINDOWS_HEAD;
+    options.tail = 0.25;
+    options.seq_len = 5;
+    options.packing = packing;
+    options.shuffle = 1;
+    options.seed = 3;
     shd_windows *windows = nullptr;
     shd_error err = {};
     int32_t ids[5], targets[5];

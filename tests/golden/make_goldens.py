@@ -217,6 +217,13 @@ MIXED_STEPS = 100
 MIXED_BATCHES = 10
 MIXED_LENGTH = 24
 MIXED_LR = 1e-3
+# What fp16 begins with by default, and a scale that overflows until it has come down. Whether a gradient at the edge of
+# overflow is beyond it is decided by rounding, and from then on curves part: the second ends before the first such edge.
+SCALING = {
+    "fp16": {"steps": 100, "initial_scale_power": 16, "loss_scale_window": 1000, "hysteresis": 2, "min_loss_scale": 1.0},
+    "fp16_overflow": {
+        "steps": 20, "initial_scale_power": 24, "loss_scale_window": 15, "hysteresis": 2, "min_loss_scale": 1.0},
+}
 MIXED = {
     "mixed_gpt2": gpt2(2, 4, 32, 24, 64),
     "mixed_llama": llama(LlamaConfig, 2, 4, 2, 32, 48, 24, 64, tie_word_embeddings=True),
@@ -234,10 +241,33 @@ def make_learnable(vocab, seed):
     return ids[:, :, :-1].contiguous(), ids[:, :, 1:].contiguous()
 
 
-def train_mixed(config, seed, tokens, targets, dtype):
+class LossScale:
+    """Dynamic loss scaling by DeepSpeed's rules (DynamicLossScaler without consecutive hysteresis)."""
+
+    def __init__(self, rules):
+        self.rules = rules
+        self.scale, self.credit = 2.0 ** rules["initial_scale_power"], rules["hysteresis"]
+        self.iteration, self.last_overflow = 0, -1
+
+    def update(self, overflow):
+        if overflow:
+            if self.credit == 1:
+                self.scale = max(self.scale / 2, self.rules["min_loss_scale"])
+            else:
+                self.credit -= 1
+            self.last_overflow = self.iteration
+        elif (self.iteration - self.last_overflow) % self.rules["loss_scale_window"] == 0:
+            self.credit = self.rules["hysteresis"]
+            self.scale *= 2
+        self.iteration += 1
+
+
+def train_mixed(config, seed, tokens, targets, dtype, rules=None, scales=None):
     """FSDP's mixed precision (param_dtype = dtype, reduce_dtype = fp32) as two ranks do it: the parameters are rounded
     from an fp32 master before each step, forward and backward run in dtype, the gradients of the ranks are added in
-    fp32, clipping and AdamW work on the master."""
+    fp32, clipping and AdamW work on the master. With `rules` the loss is scaled, a step whose gradient is not
+    finite is skipped, and `scales` gets the scale of every step."""
+    scaler = LossScale(rules) if rules else None
     master, model = make_model(config, seed), make_model(config, seed).to(dtype)
     shadow = dict(model.named_parameters())
     decay = [p for p in master.parameters() if p.ndim >= 2]
@@ -246,8 +276,8 @@ def train_mixed(config, seed, tokens, targets, dtype):
         [{"params": decay, "weight_decay": HYPER["weight_decay"]}, {"params": others, "weight_decay": 0.0}],
         lr=MIXED_LR, betas=(HYPER["beta1"], HYPER["beta2"]), eps=HYPER["eps"], foreach=False, fused=False,
     )
-    losses = []
-    for step in range(MIXED_STEPS):
+    losses, taken, count = [], 0, BATCH * MIXED_LENGTH
+    for step in range(rules["steps"] if rules else MIXED_STEPS):
         total = 0.0
         optimizer.zero_grad()
         with torch.no_grad():
@@ -258,18 +288,27 @@ def train_mixed(config, seed, tokens, targets, dtype):
             model.zero_grad()
             logits = model(input_ids=ids).logits
             loss = F.cross_entropy(logits.float().flatten(0, 1), want.flatten(), reduction="sum")
-            loss = loss / (BATCH * MIXED_LENGTH)
-            loss.backward()
-            total += loss.item()
+            # A scale is that of the mean loss, but for the tokens' number between one power of two and the next.
+            factor = scaler.scale / 2.0 ** math.frexp(count)[1] if scaler else 1 / count
+            (loss * factor).backward()
+            total += loss.item() / count
             for n, p in master.named_parameters():
                 gradient = shadow[n].grad.float()
+                if scaler:
+                    gradient /= factor * count
                 p.grad = gradient if p.grad is None else p.grad + gradient
-        torch.nn.utils.clip_grad_norm_(master.parameters(), HYPER["clip"], foreach=False)
-        rate = MIXED_LR * min(1.0, (step + 1) / HYPER["warmup"])
+        norm = torch.nn.utils.clip_grad_norm_(master.parameters(), HYPER["clip"], foreach=False)
+        losses.append(total)
+        if scaler:
+            scales.append(scaler.scale)
+            scaler.update(not torch.isfinite(norm))
+            if not torch.isfinite(norm):
+                continue
+        taken += 1
+        rate = MIXED_LR * min(1.0, taken / HYPER["warmup"])
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
-        losses.append(total)
     return losses
 
 
@@ -280,12 +319,19 @@ def make_mixed(name, folder):
     initial = {n: p.detach().clone() for n, p in make_model(config, seed).named_parameters()}
     curves = {"loss/" + n: train_mixed(config, seed, tokens, targets, d)
               for n, d in (("fp32", torch.float32), ("bf16", torch.bfloat16))}
-    apart = [abs(a - b) / b for a, b in zip(curves["loss/bf16"], curves["loss/fp32"])]
-    print("%s: loss %.4f to %.4f; bf16 is within %.2e of fp32, on average %.2e" % (
-        name, curves["loss/fp32"][0], curves["loss/fp32"][-1], max(apart), sum(apart) / len(apart)))
+    for kind, rules in SCALING.items():
+        scales = curves["scale/" + kind] = []
+        curves["loss/" + kind] = train_mixed(config, seed, tokens, targets, torch.float16, rules, scales)
+    print("%s: loss %.4f to %.4f" % (name, curves["loss/fp32"][0], curves["loss/fp32"][-1]))
+    for half in ("bf16", "fp16"):
+        apart = [abs(a - b) / b for a, b in zip(curves["loss/" + half], curves["loss/fp32"])]
+        print("   %s is within %.2e of fp32, on average %.2e" % (half, max(apart), sum(apart) / len(apart)))
+    print("   scales when it overflows:", " ".join("2^%g" % math.log2(s) for s in curves["scale/fp16_overflow"]))
     fields = {"batch": BATCH, "length": MIXED_LENGTH, "batches": MIXED_BATCHES}
     fields.update({k: v for k, v in HYPER.items() if k != "lr_min"})
     fields.update({"lr": MIXED_LR, "steps": MIXED_STEPS})
+    for kind, rules in SCALING.items():
+        fields.update({"%s_%s" % (kind, key): value for key, value in rules.items()})
     tensors = {"tokens": tokens.to(torch.int32), "targets": targets.to(torch.int32)}
     tensors.update({n: torch.tensor(v, dtype=torch.float64) for n, v in curves.items()})
     tensors.update({"init/" + n: t for n, t in initial.items()})

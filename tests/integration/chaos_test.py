@@ -31,7 +31,7 @@ class Chaos(harness.TestCase):
                 lambda: ["generate", name, "--prompt", "abc", "--max-tokens", rng.choice((1, 20, 200))],
                 lambda: ["pause", name], lambda: ["resume", name], lambda: ["cancel", name], lambda: ["delete", name],
                 lambda: ["--json", "status"], lambda: ["status", "--watch"], lambda: ["jobs"],
-                lambda: ["eval", name, "--data", daemon.text, "--batches", 2],
+                lambda: ["eval", name, "--data", daemon.text, "--max-tokens", rng.choice((40, 4000))],
                 lambda: ["plan", "--model", rng.choice(("gpt-byte-1m", "gpt-byte-10m", "gpt2"))],
             ))()
 

@@ -69,7 +69,7 @@ class Determinism(harness.TestCase):
         losses = set()
         for strategy in ("ddp", "zero3"):
             self.run_job(daemon, strategy, "--strategy", strategy)
-            losses.add(daemon.ok("--json", "eval", strategy, "--data", daemon.text, "--batches", 20).json["loss"])
+            losses.add(daemon.evaluate(strategy, daemon.text, "--max-tokens", 640)["loss"])
         self.assertEqual(len(losses), 1)
 
 

@@ -1,7 +1,7 @@
 """A job driven by clients: calls with sequence numbers happen once and in order, whatever is sent again."""
 
 import harness
-from harness import EXIT_DONE, count
+from harness import count
 
 FAILED_PRECONDITION = 9
 
@@ -227,10 +227,11 @@ class Drive(harness.TestCase):
     def test_eval_of_the_client(self):
         self.create()
         self.caller.ok("train", job="driven", seq=1, rows=2)
-        result = self.d.ctl("--json", "eval", "driven", "--data", self.d.text, "--batches", 3)
-        self.assertEqual(result.rc, EXIT_DONE, repr(result))
-        self.assertGreater(result.json["loss"], 0)
-        self.assertLess(result.json["loss"], 7)
+        found = self.d.evaluate("driven", self.d.text, "--max-tokens", 100)
+        self.assertGreater(found["loss"], 0)
+        self.assertLess(found["loss"], 7)
+        self.assertEqual((found["tokens"], found["step"]), (100, 1))
+        self.assertEqual(self.d.job("driven")["step"], 1)
 
 
 if __name__ == "__main__":

@@ -399,6 +399,10 @@ class Daemon:
         """Makes a tiny job and returns at once; gives its JSON."""
         return self.ok("--json", "submit", "--detach", *self.tiny(name, steps, *more, data=data), **kwargs).json
 
+    def evaluate(self, name, data, *flags, **kwargs):
+        """What shardctl eval finds on a file; progress may come before it."""
+        return self.ok("--json", "eval", name, "--data", data, *flags, **kwargs).lines[-1]
+
     def find(self, name, **kwargs):
         """The job of a name or id, or None."""
         found = [job for job in self.ok("--json", "jobs", **kwargs).lines if name in (job["name"], job["id"])]

@@ -1,6 +1,7 @@
 """Hugging Face checkpoints: they come in, train, are evaluated, make text, and go back."""
 
 import json
+import math
 import os
 
 import checkpoint
@@ -85,9 +86,9 @@ class Models(harness.TestCase):
         self.assertEqual({name: tensor[:2] for name, tensor in after.items()},
                          {name: tensor[:2] for name, tensor in before.items()})
         self.assertTrue(all(after[name][2] != before[name][2] for name in before), "everything was trained")
-        loss = daemon.ok("--json", "eval", "first", "--data", held_out).json["loss"]
+        loss = daemon.evaluate("first", held_out)["loss"]
         self.driven(daemon, "second", out, "--ranks", 1, "--seq-len", 32)
-        again = daemon.ok("--json", "eval", "second", "--data", held_out).json["loss"]
+        again = daemon.evaluate("second", held_out)["loss"]
         self.assertAlmostEqual(loss, again, delta=1e-5 * loss)  # one window a batch here, two there
         half, _ = self.export(daemon, "second", "--dtype", "bf16")
         for name, (dtype, shape, data) in checkpoint.read(half).items():
@@ -121,11 +122,26 @@ class Models(harness.TestCase):
     def test_perplexity_is_that_of_transformers(self):
         daemon = self.daemon()
         text = self.text_file(daemon, REFERENCE["text"])
+        documents = self.text_file(
+            daemon, "".join(json.dumps(document) + "\n" for document in REFERENCE["documents"]), "documents.jsonl")
         for kind, expected in REFERENCE["models"].items():
             with self.subTest(kind=kind):
                 path, _ = self.model(daemon, kind, KINDS[kind]())
                 self.driven(daemon, kind, path, "--seq-len", REFERENCE["length"], "--micro-batch", 2)
-                lines = daemon.ok("--json", "eval", kind, "--data", text, "--logprobs").lines
+                for stride, (loss, tokens) in expected["files"]["text"].items():
+                    found = daemon.evaluate(kind, text, "--stride", stride)
+                    self.assertAlmostEqual(found["loss"], loss, delta=1e-5 * loss)
+                    self.assertAlmostEqual(found["perplexity"], math.exp(found["loss"]), delta=1e-9 * found["perplexity"])
+                    self.assertEqual((found["tokens"], found["step"]), (tokens, 0))
+                    # All bytes but those of the first token, over all nats.
+                    self.assertLess(len(REFERENCE["text"].encode()) - found["text_bytes"], 10)
+                    self.assertAlmostEqual(found["bits_per_byte"] * found["text_bytes"] * math.log(2),
+                                           found["loss"] * found["tokens"], delta=1e-6)
+                for stride, (loss, tokens) in expected["files"]["documents"].items():
+                    found = daemon.evaluate(kind, documents, "--stride", stride, "--packing", "off")
+                    self.assertAlmostEqual(found["loss"], loss, delta=1e-5 * loss)
+                    self.assertEqual(found["tokens"], tokens)
+                lines = daemon.ok("--json", "eval", kind, "--text", REFERENCE["text"], "--logprobs").lines
                 total = lines.pop()
                 self.assertEqual(total["tokens"], len(REFERENCE["ids"]) - 1)
                 self.assertAlmostEqual(total["loss"], expected["loss"], delta=1e-5 * expected["loss"])

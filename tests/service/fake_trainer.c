@@ -252,6 +252,28 @@ static void draw(shd_trainer *t, const shd_work *work)
     }
 }
 
+/* A target's loss is its id. */
+static void eval_part(const shd_trainer *t, shd_work *work)
+{
+    int32_t *ids = shd_calloc(2 * (size_t)t->seq_len, sizeof(*ids)), *targets = ids + t->seq_len;
+    for (uint64_t i = 0; i < work->part->n && work->rc == SHD_OK; i++) {
+        if (shd_windows_read(work->part->windows, work->part->first + i, (uint32_t)t->vocab, ids,
+                             targets, &work->err) < 0) {
+            work->rc = SHD_EINVAL;
+        }
+        for (uint32_t k = 0; k < t->seq_len && work->rc == SHD_OK; k++) {
+            if (targets[k] >= 0) {
+                work->loss_sum += targets[k];
+                work->valid_tokens++;
+                work->text_bytes +=
+                    work->part->token_bytes != NULL ? work->part->token_bytes[targets[k]] : 0;
+            }
+        }
+    }
+    work->loss = work->valid_tokens > 0 ? work->loss_sum / (double)work->valid_tokens : 0.0;
+    free(ids);
+}
+
 static void compute(shd_trainer *t, shd_work *work)
 {
     draw(t, work);
@@ -296,6 +318,10 @@ static void compute(shd_trainer *t, shd_work *work)
         work->loss = 0.5;
         break;
     case SHD_WORK_EVAL:
+        if (work->part != NULL) {
+            eval_part(t, work);
+            break;
+        }
         work->valid_tokens = 100;
         work->loss = 0.25;
         break;

@@ -1,5 +1,6 @@
-// Mixed precision against PyTorch: 100 steps in bf16 with an fp32 master, as FSDP does them
-// (tests/golden). The two curves stay within 1% of each other, and both near the one in fp32.
+// Mixed precision against PyTorch: 100 steps in bf16 and fp16 with an fp32 master, as FSDP does
+// them (tests/golden). The two curves stay within 1% of each other, and both near the one in fp32.
+// The loss scale of fp16 is PyTorch's at every step, and so are the steps that are skipped.
 #include <cmath>
 #include <tuple>
 
@@ -42,9 +43,25 @@ class Mixed : public testing::TestWithParam<Case>
         spec_.clip = file_.number("clip");
     }
 
-    std::vector<double> Train(shd_dtype dtype)
+    // `kind` names the rules of loss scaling in the file; empty: none. `scales` gets the scale of
+    // every step.
+    std::vector<double> Train(shd_dtype dtype, const std::string &kind = "",
+                              std::vector<double> *scales = nullptr)
     {
         spec_.dtype = dtype;
+        spec_.scaler = {};
+        uint64_t steps = spec_.steps;
+        if (!kind.empty()) {
+            const auto rule = [&](const char *name) {
+                return static_cast<uint32_t>(file_.number(kind + "_" + name));
+            };
+            spec_.scaler.enabled = 1;
+            spec_.scaler.initial_scale_power = rule("initial_scale_power");
+            spec_.scaler.loss_scale_window = rule("loss_scale_window");
+            spec_.scaler.hysteresis = rule("hysteresis");
+            spec_.scaler.min_loss_scale = rule("min_loss_scale");
+            steps = rule("steps");
+        }
         shd::Engine engine(spec_);
         shd_model *model = nullptr;
         shd_error err = {};
@@ -58,7 +75,7 @@ class Mixed : public testing::TestWithParam<Case>
         std::vector<double> losses;
         const size_t n = static_cast<size_t>(batch_) * length_;
         const size_t batches = static_cast<size_t>(file_.integer("batches"));
-        for (uint64_t step = 0; step < spec_.steps; step++) {
+        for (uint64_t step = 0; step < steps; step++) {
             shd_work work;
             shd_work_init(&work, SHD_WORK_TRAIN_STEP);
             shd::MakeBatch(&work, batch_, length_);
@@ -67,6 +84,9 @@ class Mixed : public testing::TestWithParam<Case>
             std::copy_n(file_.i32("targets").begin() + from, n, work.batch.targets);
             EXPECT_EQ(0, engine.Run(&work)) << work.err.message;
             losses.push_back(work.loss);
+            if (scales != nullptr) {
+                scales->push_back(work.loss_scale);
+            }
             shd_work_fini(&work);
         }
         return losses;
@@ -96,6 +116,15 @@ TEST_P(Mixed, HundredSteps)
     const std::vector<double> bf16 = Train(SHD_BF16);
     ExpectWithin(bf16, "loss/bf16", 1e-2);
     ExpectWithin(bf16, "loss/fp32", 1e-2);
+    std::vector<double> scales;
+    const std::vector<double> fp16 = Train(SHD_F16, "fp16", &scales);
+    ExpectWithin(fp16, "loss/fp16", 1e-2);
+    ExpectWithin(fp16, "loss/fp32", 1e-2);
+    EXPECT_EQ(file_.f64("scale/fp16"), scales);
+    scales.clear();
+    ExpectWithin(Train(SHD_F16, "fp16_overflow", &scales), "loss/fp16_overflow", 1e-2);
+    EXPECT_EQ(file_.f64("scale/fp16_overflow"), scales);
+    EXPECT_GT(scales.front(), 16 * scales.back()) << "steps were skipped";
 }
 
 INSTANTIATE_TEST_SUITE_P(Curves, Mixed,
