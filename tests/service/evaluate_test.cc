@@ -281,18 +281,18 @@ TEST_F(Evaluate, AClientThatGoesHoldsNothing)
     Call early = Begin({"j", slow});
     turn(3);
     early->go();
-    Call tokenizing = Begin({"j", slow});
+    Call reading = Begin({"j", slow});
     turn_until([&] {
-        for (const Packed &p : tokenizing->sent) {
+        for (const Packed &p : reading->sent) {
             if (std::string(Unpacked<Shard__V1__EvaluateResponse>(p)->progress->what) ==
                 "tokenizing") {
                 return true;
             }
         }
         turn(100);
-        return tokenizing->sent.size() > 20; /* it was too quick to be seen */
+        return reading->sent.size() > 20; /* it was too quick to be seen */
     });
-    tokenizing->go();
+    reading->go();
     Call working = Begin({"j", text}), waiting = Begin({"j", text}), stays = Begin({"j", text});
     turn_until([&] {
         if (fake_running("j") == SHD_WORK_DATA_STEP) {
