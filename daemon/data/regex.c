@@ -15,10 +15,9 @@
 /* A pattern is compiled twice. The quick code sees a window of the text and may take few steps
  * (PCRE2's match limit counts them) from each place where it looks for a match; before each there
  * is a callout. That is enough for words. Where it is not, the watched code takes over, which has a
- * callout before every item, and does the same with all of the text. Between two callouts there is
- * one item of the pattern over the text: at most 16 MiB of it (1 GiB for a call of the Tokenize
- * kind) in a loop of machine code; or with the quick code, one start over the window, which
- * QUICK_BYTES of pattern keep short. */
+ * callout before every item, and does the same with all of the text. So between two callouts there
+ * is at most one item of the pattern along the text; or with the quick code, one start within the
+ * window, which QUICK_BYTES of pattern keep short. */
 #define WINDOW 512u /* bytes */
 #define QUICK_STEPS 1000u
 #define QUICK_BYTES 4096u /* of compiled pattern */

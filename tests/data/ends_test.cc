@@ -2,6 +2,7 @@
 // them, and a call with a limit ends by itself. Without the looks in between each of these takes
 // minutes at least.
 #include <gtest/gtest.h>
+#include <uninorm.h>
 
 #include <atomic>
 #include <chrono>
@@ -66,7 +67,7 @@ struct Hostile {
     std::string json, text;
 };
 
-std::vector<Hostile> HostileOnes()
+std::vector<Hostile> MakeHostileOnes()
 {
     constexpr size_t kSize = 16 << 20;
     std::string as(kSize, 'a'), ligatures, lines, spaces;
@@ -99,13 +100,19 @@ std::vector<Hostile> HostileOnes()
     };
 }
 
+const std::vector<Hostile> &HostileOnes()
+{
+    static const std::vector<Hostile> all = MakeHostileOnes();
+    return all;
+}
+
 class Ends : public ::testing::TestWithParam<size_t>
 {
 };
 
 TEST_P(Ends, CancelledInTime)
 {
-    const Hostile h = HostileOnes()[GetParam()];
+    const Hostile &h = HostileOnes()[GetParam()];
     shd_tokenizer *tok = Create(h.json);
     ASSERT_NE(tok, nullptr) << h.name;
     shd_encoder *encoder = shd_encoder_create(tok);
@@ -143,6 +150,66 @@ TEST_P(Ends, CancelledInTime)
 
 INSTANTIATE_TEST_SUITE_P(All, Ends, ::testing::Range<size_t>(0, 11),
                          [](const auto &p) { return std::string(HostileOnes()[p.param].name); });
+
+// ---- normal forms ----
+
+// A token for every byte, so that decoding gives the normalised text back.
+std::string EveryByte(const std::string &form)
+{
+    std::string vocab;
+    int next = 256;
+    for (int b = 0; b < 256; b++) {
+        const bool shown = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        char name[32];
+        snprintf(name, sizeof(name), "%s\"\\u%04x\":%d", b > 0 ? "," : "", shown ? b : next++, b);
+        vocab += name;
+    }
+    return R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":)"
+           R"({"type":")" +
+           form +
+           R"("},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":false},)"
+           R"("post_processor":null,"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{)" +
+           vocab + R"(},"merges":[]}})";
+}
+
+TEST(NormalForms, InPartsAreThoseOfTheWholeText)
+{
+    static const char *const units[] = {"a",      "e",      "\u0301", "\u0323",     "\u0307",
+                                        "\uac00", "\u1112", "\u1161", "\u11ab",     "\u0928",
+                                        "\u093c", "\ufb01", "\u212b", "\U0002f800", "\ufdfa"};
+    const std::pair<const char *, uninorm_t> forms[] = {
+        {"NFC", UNINORM_NFC}, {"NFD", UNINORM_NFD}, {"NFKC", UNINORM_NFKC}, {"NFKD", UNINORM_NFKD}};
+    std::mt19937_64 rng(3);
+    for (int round = 0; round < 6; round++) {
+        std::string text;
+        while (text.size() < 400000) { // runs without an ASCII character that no part can end in
+            const size_t ascii = rng() % 8 == 0 ? 0 : 2, n = ascii == 0 ? rng() % 60000 : 10;
+            for (size_t i = 0; i < n; i++) {
+                text += units[ascii == 0 ? 2 + rng() % 13 : rng() % 15];
+            }
+        }
+        for (const auto &[name, form] : forms) {
+            shd_tokenizer *tok = Create(EveryByte(name));
+            shd_encoder *encoder = shd_encoder_create(tok);
+            shd_ids ids = SHD_IDS_INIT;
+            shd_error err = {};
+            ASSERT_EQ(shd_encoder_run(encoder, text.data(), text.size(), 0, &ids, &err), 0)
+                << err.message;
+            char *got = nullptr;
+            size_t n = 0, size = 0;
+            ASSERT_EQ(shd_tokenizer_decode(tok, ids.items, ids.n, 0, &got, &n, &err), 0);
+            uint8_t *want = u8_normalize(form, reinterpret_cast<const uint8_t *>(text.data()),
+                                         text.size(), nullptr, &size);
+            EXPECT_EQ(std::string(got, n), std::string(reinterpret_cast<char *>(want), size))
+                << name << " in round " << round;
+            free(got);
+            free(want);
+            shd_ids_fini(&ids);
+            shd_encoder_free(encoder);
+            shd_tokenizer_free(tok);
+        }
+    }
+}
 
 // ---- sentencepiece ----
 
