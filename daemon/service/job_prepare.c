@@ -73,9 +73,12 @@ static void on_cut(shd_task *task)
     shd_jobs_unhold(jobs);
 }
 
-/* Everything is there: the trainer gets it. */
+/* Everything is there: the trainer gets it, unless the daemon is stopping. */
 static void hand_over(shd_job *job)
 {
+    if (shd_jobs_stopping(job->jobs)) {
+        return;
+    }
     shd_job_cutting *c = shd_calloc(1, sizeof(*c));
     c->task = (shd_task){.run = cut, .done = on_cut, .uid = job->owner_uid};
     c->jobs = job->jobs;

@@ -563,6 +563,9 @@ static int start_encoding(generation *g, shd_jobs *jobs, const shd_job *job,
                         "job with --tokenizer",
                         job->id);
     }
+    if (shd_jobs_stopping(jobs)) {
+        return shd_fail(err, SHD_EUNAVAILABLE, "the daemon is stopping");
+    }
     if (shd_workers_tasks(workers, uid) >= MAX_ENCODING) {
         return shd_fail(err, SHD_EFULL, "%d texts of yours are being tokenized already; try again",
                         MAX_ENCODING);

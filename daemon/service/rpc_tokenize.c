@@ -265,6 +265,9 @@ static void on_gone(void *arg)
 static int check(const shd_tokenize *service, const Shard__V1__TokenizeRequest *q,
                  const shd_identity *who, shd_error *err)
 {
+    if (shd_jobs_stopping(service->jobs)) {
+        return shd_fail(err, SHD_EUNAVAILABLE, "the daemon is stopping");
+    }
     const int given = (q->text.len > 0) + (q->n_tokens > 0) + (q->data[0] != '\0');
     if (given != 1) {
         return shd_fail(err, SHD_EINVAL, "give one of text, tokens and data; %d are given", given);

@@ -210,6 +210,18 @@ TEST_F(Tokenize, StoppingTheDaemonDoesNotWaitForHostileTexts)
     }
 }
 
+TEST_F(Tokenize, NothingBeginsOnceTheDaemonStops)
+{
+    start(false);
+    bool stopped = false;
+    shd_jobs_stop(
+        jobs, [](void *flag) { *static_cast<bool *>(flag) = true; }, &stopped);
+    EXPECT_TRUE(stopped);
+    Call c = tokenize("bytes", "abc");
+    EXPECT_EQ(c->code, SHD_EUNAVAILABLE) << c->error;
+    turn();
+}
+
 // The table of documents is read beside the loop.
 TEST_F(Tokenize, DataIsCutIntoWindowsBesideTheLoop)
 {
