@@ -229,6 +229,9 @@ int shd_planning_start(shd_jobs *jobs, const shd_identity *who,
                        void *arg, shd_error *err)
 {
     shd_workers *workers = shd_jobs_workers(jobs, SHD_WORKERS_TEXT);
+    if (shd_jobs_stopping(jobs)) {
+        return shd_fail(err, SHD_EUNAVAILABLE, "the daemon is stopping");
+    }
     if (shd_workers_tasks(workers, who->uid) >= MAX_OF_USER) {
         return shd_fail(err, SHD_EFULL,
                         "%d plans or texts of yours are being worked on already; try again",
