@@ -12,6 +12,7 @@
 
 #include "daemon/base/mem.h"
 #include "daemon/service/config_keys.h"
+#include "daemon/shard/strategy.h"
 
 #define MAX_FILE (1u << 20)
 #define KI UINT64_C(1024)
@@ -172,7 +173,7 @@ static int compute_defaults(shd_config *config, shd_error *err)
         cpu_set_t cpus;
         const int n = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
         const uint32_t ranks = (uint32_t)n / config->threads_per_rank;
-        config->ranks = ranks == 0 ? 1 : ranks;
+        config->ranks = ranks == 0 ? 1 : ranks > SHD_MAX_RANKS ? SHD_MAX_RANKS : ranks;
     }
     if (config->memory_per_rank == 0) {
         const uint64_t available = memory_available();

@@ -25,7 +25,7 @@ const shd_key shd_keys[SHD_N_KEYS] = {
      "directory that belongs to this daemon alone"},
     {"device", NULL, SHD_KEY_WORD, AT(device), 0, 0, "cpu", 0, "what ranks compute on: cpu"},
     {"ranks", NULL, SHD_KEY_COUNT, AT(ranks), 1, SHD_MAX_RANKS, NULL, 0,
-     "ranks; computed: CPUs / threads_per_rank"},
+     "ranks; computed: CPUs / threads_per_rank, at most 64"},
     {"threads_per_rank", NULL, SHD_KEY_COUNT, AT(threads_per_rank), 1, 1024, "1", 0,
      "threads that share the operations of a rank"},
     {"stream_threads", NULL, SHD_KEY_WORD, AT(stream_threads), 0, 0, "auto", 0,
