@@ -90,7 +90,8 @@ std::string Describe(const shd_spec &s)
 // Bits, so that -0 is not 0.
 template <class T> bool SameBits(const std::vector<T> &a, const std::vector<T> &b)
 {
-    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+    return a.size() == b.size() &&
+           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 bool SameBits(const std::vector<std::vector<float>> &a, const std::vector<std::vector<float>> &b)
