@@ -7,7 +7,7 @@ usage: torch_peer.py --shape NAME [--mixed no|autocast|master] [--vocab N] [--th
 --mixed: fp32 throughout; bf16 by autocast over fp32 parameters; or, as FSDP's mixed precision does it, a model in bf16
 whose optimizer works on fp32 masters.
 
-Prints one JSON line for each repetition: shape, vocab, steps, tokens, seconds, tokens_per_s, loss. With --serve it
+Prints one JSON line for each repetition: shape, vocab, steps, tokens, seconds, tokens_per_s, loss, cpu_ms_per_step. With --serve it
 does what standard input says, a line each: "step N" (one repetition of N steps), "probe" (GFLOP/s of a fixed matrix
 product, for the speed of the machine at this moment); it ends with the input.
 
@@ -147,7 +147,7 @@ class Trainer:
         self.inputs, self.targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
     def repetition(self, steps):
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         parameters = list(self.model.parameters())
         for _ in range(steps):
             with torch.autocast("cpu", torch.bfloat16, enabled=self.mixed == "autocast"):
@@ -163,7 +163,8 @@ class Trainer:
                     torch._foreach_copy_(parameters, self.masters)
         seconds = time.perf_counter() - start
         return {"shape": self.shape, "vocab": self.vocab, "steps": steps, "tokens": steps * self.tokens,
-                "seconds": seconds, "tokens_per_s": steps * self.tokens / seconds, "loss": loss.item()}
+                "seconds": seconds, "tokens_per_s": steps * self.tokens / seconds, "loss": loss.item(),
+                "cpu_ms_per_step": (time.process_time() - cpu) / steps * 1e3}
 
 
 def probe():
