@@ -16,9 +16,9 @@ struct Case {
 };
 
 /* Odd ones, those of one row, column or term, and some that the library cuts into blocks. */
-const int64_t kShapes[][3] = {{1, 1, 1},       {3, 5, 7},       {33, 65, 17},   {1, 300, 200},
-                              {300, 1, 64},    {5, 64, 1},      {64, 96, 48},   {130, 515, 40},
-                              {1100, 150, 33}, {256, 192, 384}, {70, 97, 1301}, {512, 512, 384}};
+const int64_t kShapes[][3] = {{1, 1, 1},     {3, 5, 7},     {33, 65, 17},   {1, 300, 200},
+                              {300, 1, 64},  {5, 64, 1},    {64, 96, 48},   {130, 515, 40},
+                              {530, 70, 33}, {70, 97, 601}, {100, 130, 384}};
 
 template <class Check> void ForEachCase(const Check &check)
 {
@@ -115,7 +115,7 @@ TEST(GemmBf16, BitsDependOnValuesAndShapeAlone)
         const Operands x(c);
         const Floats want = Product(c, x.a, x.b, x.before);
         const Floats apart = Product(c, x.a, x.b, x.before, 0, 3);
-        for (int64_t move : {1, 2, 7, 16, 32}) {
+        for (int64_t move : {1, 7, 32}) {
             ASSERT_TRUE(SameBits(want, Product(c, x.a, x.b, x.before, move))) << Name(c);
             ASSERT_TRUE(SameBits(apart, Product(c, x.a, x.b, x.before, move, 3))) << Name(c);
         }
