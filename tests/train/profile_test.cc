@@ -300,6 +300,21 @@ TEST(Estimate, MicroBatchesAddUp)
     EXPECT_EQ(e[1].dry_calls, e[3].dry_calls);
 }
 
+// What is reduced once a step, on the rank's thread, is part of what follows the micro-batches.
+TEST(Estimate, LevelRunReducesOnce)
+{
+    shd_spec spec = shd::SmallSpec("ddp", 4);
+    spec.accumulation = 8;
+    spec.global_batch = 8 * spec.micro_batch * 4;
+    const Planned each = PlanFor(spec, shd::Nodes(2));
+    spec.determinism = SHD_DETERMINISM_RUN;
+    const Planned once = PlanFor(spec, shd::Nodes(2));
+    EXPECT_LT(once.plan.comm_step[SHD_COMM_REDUCE_SCATTER].bytes,
+              each.plan.comm_step[SHD_COMM_REDUCE_SCATTER].bytes);
+    EXPECT_LT(once.estimate.step_s, each.estimate.step_s);
+    EXPECT_GT(once.estimate.optimizer_s, each.estimate.optimizer_s);
+}
+
 // ---- the schedule ----
 
 TEST(Timeline, GathersGoOnUnderCompute)
