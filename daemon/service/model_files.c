@@ -110,15 +110,40 @@ static void note_tensors(shd_model_files *f, const shd_model *model, const shd_s
     }
 }
 
+/* Without weights in it: is there a directory at all? */
+static int explain_absence(const shd_auth_dir *dir, shd_error *err)
+{
+    shd_error why;
+    int fd;
+    const int rc = shd_auth_open(dir->who, dir->roots, dir->n_roots, dir->path, &fd, &why);
+    if (rc == 0) {
+        close(fd);
+        return shd_fail(err, SHD_EINVAL, "'%s' is a file; give the directory it is in", dir->path);
+    }
+    if (rc == SHD_ENOTFOUND) {
+        return shd_fail(err, rc, "there is no directory '%s'", dir->path);
+    }
+    return SHD_ENOTFOUND;
+}
+
+static int open_weights(const shd_auth_dir *dir, shd_hf_files **out, shd_error *err)
+{
+    const int rc = shd_hf_files_open(dir->path, shd_auth_dir_open, (void *)dir, out, err);
+    return rc == SHD_ENOTFOUND ? explain_absence(dir, err) : rc;
+}
+
 int shd_model_files_weights(shd_model_files *f, const shd_auth_dir *dir, const shd_spec *spec,
                             shd_error *err)
 {
     shd_hf_files *weights = NULL;
     shd_model *model = NULL;
-    SHD_TRY(shd_hf_files_open(dir->path, shd_auth_dir_open, (void *)dir, &weights, err));
+    SHD_TRY(open_weights(dir, &weights, err));
     int rc = shd_model_create(&spec->model, &model, err);
     if (rc == 0) {
         rc = shd_import_create(model, weights, &f->import, err);
+    }
+    if (rc == 0) {
+        shd_import_limit(f->import, spec->dtype);
     }
     if (rc == 0) {
         note_tensors(f, model, spec);

@@ -1,21 +1,27 @@
 /* Directories written beside their place and renamed into it; see out_dir.h. Floor F3. */
 #include "daemon/store/out_dir.h"
 
+#include <dirent.h>
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/store/safetensors.h"
 
 #define ACL "system.posix_acl_access"
+#define MARK ".shardd-writes-here" /* in a hidden directory, until its end */
+#define INFIX ".shardd-"           /* of its name, before as many hexadecimal digits */
+enum { DIGITS = 16 };
 
 struct shd_out_dir {
     int parent, fd;
@@ -31,8 +37,9 @@ struct shd_out_dir {
 static int fail(shd_error *err, const char *what, const char *path, int number)
 {
     const int may_not = number == EACCES || number == EPERM || number == EROFS;
-    return shd_fail(err, may_not ? SHD_EPERM : SHD_EIO, "cannot %s '%s': %s", what, path,
-                    strerror(number));
+    return shd_fail(err, may_not ? SHD_EPERM : SHD_EIO, "cannot %s '%s': %s%s", what, path,
+                    strerror(number),
+                    number == EROFS ? " (a service unit must allow it: ReadWritePaths=)" : "");
 }
 
 /* ---- whose it will be ---- */
@@ -160,8 +167,6 @@ const char *shd_out_dir_name(const shd_out_dir *d, uint32_t i)
     return d->files[i];
 }
 
-/* ---- life ---- */
-
 /* What cannot be shared at the end must not be written first. */
 static int try_sharing(shd_out_dir *d, shd_error *err)
 {
@@ -174,26 +179,130 @@ static int try_sharing(shd_out_dir *d, shd_error *err)
     return rc;
 }
 
-static int make_hidden(shd_out_dir *d, shd_error *err)
+/* ---- what the dead have left ---- */
+
+static int is_hidden_name(const char *name)
+{
+    const size_t n = strlen(name), tail = strlen(INFIX) + DIGITS;
+    return name[0] == '.' && n > tail && strncmp(name + n - tail, INFIX, strlen(INFIX)) == 0 &&
+           strspn(name + n - DIGITS, "0123456789abcdef") == DIGITS;
+}
+
+/* Removes what is in a hidden directory, if it is one of ours and nothing else is in it. */
+static void remove_files(int fd, uid_t uid)
+{
+    struct stat st;
+    DIR *dir = fdopendir(dup(fd));
+    int ours = dir != NULL && fstatat(fd, MARK, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    for (int pass = 0; pass < 2 && ours; pass++) {
+        rewinddir(dir);
+        for (const struct dirent *entry; ours && (entry = readdir(dir)) != NULL;) {
+            if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
+                continue;
+            }
+            ours = fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                   S_ISREG(st.st_mode) && st.st_uid == uid;
+            if (ours && pass == 1 && strcmp(entry->d_name, MARK) != 0) {
+                unlinkat(fd, entry->d_name, 0);
+            }
+        }
+    }
+    if (ours) {
+        unlinkat(fd, MARK, 0); /* last: what remains of this can be removed the next time */
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+}
+
+/* The lock goes with the process that has it, however that ends. */
+static void sweep_one(int parent, const char *name)
+{
+    struct stat st;
+    const int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        return;
+    }
+    if (fstat(fd, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 077) == 0 &&
+        flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        remove_files(fd, st.st_uid);
+        if (unlinkat(parent, name, AT_REMOVEDIR) == 0) {
+            shd_log(SHD_LOG_NOTICE, "removed '%s', which an export that died had left", name);
+        }
+    }
+    close(fd);
+}
+
+static void sweep(const shd_out_dir *d)
+{
+    const int fd = openat(d->parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL) {
+        return; /* it may be written and not listed */
+    }
+    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        if (is_hidden_name(entry->d_name)) {
+            sweep_one(d->parent, entry->d_name);
+        }
+    }
+    closedir(dir);
+}
+
+/* ---- life ---- */
+
+/* Makes the hidden directory and locks it. 1: another process took it for a left-over before it was
+ * locked. */
+static int make_one(shd_out_dir *d, shd_error *err)
 {
     uint64_t random = 0;
+    struct stat st, named;
     if (getrandom(&random, sizeof(random), 0) != sizeof(random)) {
         return fail(err, "name a directory for", d->path, errno);
     }
     /* The end of a long name is left out: the whole must fit into a name. */
-    d->hidden = shd_asprintf(".%.200s.shardd-%016llx", d->name, (unsigned long long)random);
+    d->hidden = shd_asprintf(".%.200s" INFIX "%016llx", d->name, (unsigned long long)random);
     if (mkdirat(d->parent, d->hidden, 0700) < 0) {
         return fail(err, "make a directory beside", d->path, errno);
     }
-    struct stat st;
     d->fd = openat(d->parent, d->hidden, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (d->fd < 0 && errno == ENOENT) {
+        return 1;
+    }
     if (d->fd < 0 || fstat(d->fd, &st) < 0) {
         return fail(err, "open the directory beside", d->path, errno);
     }
     /* Who may write the parent could have put another one there, to be given it at the end. */
-    return st.st_uid == geteuid() && (st.st_mode & 077) == 0
-               ? 0
-               : shd_fail(err, SHD_EPERM, "the directory made beside '%s' was exchanged", d->path);
+    if (st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
+        return shd_fail(err, SHD_EPERM, "the directory made beside '%s' was exchanged", d->path);
+    }
+    /* On a file system without locks nobody has one to remove it with, either. */
+    const int locked = flock(d->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    return !locked || fstatat(d->parent, d->hidden, &named, AT_SYMLINK_NOFOLLOW) < 0 ||
+           named.st_ino != st.st_ino || named.st_dev != st.st_dev;
+}
+
+static int make_hidden(shd_out_dir *d, shd_error *err)
+{
+    int rc = 1, fd;
+    for (int tries = 0; rc > 0 && tries < 10; tries++) {
+        rc = make_one(d, err);
+        if (rc > 0) {
+            if (d->fd >= 0) {
+                close(d->fd);
+            }
+            free(d->hidden);
+            d->hidden = NULL;
+            d->fd = -1;
+        }
+    }
+    if (rc > 0) {
+        return fail(err, "keep a directory beside", d->path, EBUSY);
+    }
+    SHD_TRY(rc);
+    SHD_TRY(shd_out_dir_file(d, MARK, 0, &fd, err));
+    close(fd);
+    free(d->files[--d->n]); /* not one of the files to be */
+    return 0;
 }
 
 static int begin(shd_out_dir *d, shd_error *err)
@@ -209,6 +318,7 @@ static int begin(shd_out_dir *d, shd_error *err)
     if ((st.st_mode & S_ISGID) != 0) { /* as directories made there would have it */
         d->gid = st.st_gid;
     }
+    sweep(d);
     SHD_TRY(make_hidden(d, err));
     return try_sharing(d, err);
 }
@@ -256,6 +366,9 @@ void shd_out_dir_discard(shd_out_dir *d)
     for (uint32_t i = 0; i < d->n; i++) {
         unlinkat(d->fd, d->files[i], 0);
     }
+    if (d->fd >= 0) {
+        unlinkat(d->fd, MARK, 0);
+    }
     if (d->hidden != NULL) {
         unlinkat(d->parent, d->hidden, AT_REMOVEDIR);
     }
@@ -282,6 +395,9 @@ static int finish(shd_out_dir *d, shd_error *err)
 {
     for (uint32_t i = 0; i < d->n; i++) {
         SHD_TRY(finish_file(d, d->files[i], err));
+    }
+    if (unlinkat(d->fd, MARK, 0) < 0) {
+        return fail(err, "finish", d->path, errno);
     }
     SHD_TRY(share(d, d->fd, 1, d->path, err));
     if (fsync(d->fd) < 0) {

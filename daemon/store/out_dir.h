@@ -20,6 +20,11 @@ typedef struct shd_out_dir shd_out_dir;
  * away, else by an access list; where it can do neither, SHD_EPERM at once. SHD_EEXIST when
  * something has that name, a link included; SHD_EIO names what the system said.
  *
+ * Left-overs in `parent` of processes of this uid that died while they wrote there are removed:
+ * directories with such a hidden name and the mark that this module puts into them, of this uid and
+ * closed to all others, which no living process has locked. What died while it was given to the
+ * caller, at the very end, is left.
+ *
  * Until the end the files can be reached by this process alone. Then uid may read and write them,
  * and others may read them as they may read `parent`. */
 int shd_out_dir_create(int parent, const char *path, const char *name, uid_t uid, gid_t gid,

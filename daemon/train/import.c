@@ -2,6 +2,7 @@
 #include "daemon/train/import.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@ struct shd_import {
     uint32_t n;
     const shd_hf_tensor **tensors; /* [n] */
     const shd_hf_tensor *head;     /* of a tied model, when it is there; NULL: it is not */
+    shd_dtype compute;
+    float most; /* finite values of this size and above are infinite in `compute`; 0: none is */
     atomic_uint_fast64_t done;
 };
 
@@ -231,6 +234,31 @@ static int compare_head(shd_import *im, const void *raw, uint64_t first, uint64_
     return rc;
 }
 
+void shd_import_limit(shd_import *im, shd_dtype dtype)
+{
+    /* Halfway from the largest number to what would be the next, which is rounded up. */
+    im->compute = dtype;
+    im->most = dtype == SHD_F16 ? 65520.0f : dtype == SHD_BF16 ? 0x1.ffp127f : 0.0f;
+}
+
+static int check_values(const shd_import *im, const shd_hf_tensor *t, uint64_t first, size_t n,
+                        const float *values, shd_error *err)
+{
+    for (size_t i = 0; im->most > 0 && i < n; i++) {
+        if (fabsf(values[i]) >= im->most && isfinite(values[i])) {
+            const int fp16 = im->compute == SHD_F16;
+            return shd_fail(err, SHD_EDATA,
+                            "tensor '%.*s' of '%s' holds %g (element %llu), which is infinite in "
+                            "%s (at most %g); choose --dtype %s",
+                            SHOWN, t->tensor->name, shd_hf_files_path(im->files, t),
+                            (double)values[i], (unsigned long long)(first + i),
+                            fp16 ? "fp16" : "bf16", fp16 ? 65504.0 : 0x1.fep127,
+                            fp16 ? "bf16 or fp32" : "fp32");
+        }
+    }
+    return 0;
+}
+
 static int load_piece(shd_import *im, shd_device *dev, uint32_t index, uint64_t first, size_t n,
                       void *raw, float *wide, float *dst, shd_error *err)
 {
@@ -246,6 +274,7 @@ static int load_piece(shd_import *im, shd_device *dev, uint32_t index, uint64_t 
         shd_convert_to_f32(wide, raw, dtype, n);
         from = wide;
     }
+    SHD_TRY(check_values(im, t, first, n, from, err));
     shd_device_from_host(dev, dst, from, n * sizeof(*dst));
     atomic_fetch_add_explicit(&im->done, n * size, memory_order_relaxed);
     return 0;

@@ -13,6 +13,7 @@
 #include "daemon/device/device.h"
 #include "daemon/model/model.h"
 #include "daemon/store/hf_files.h"
+#include "kernels/dtype.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,9 +33,13 @@ int shd_import_create(const shd_model *model, shd_hf_files *files, shd_import **
                       shd_error *err);
 void shd_import_free(shd_import *import); /* NULL is fine */
 
+/* From here on values that would be infinite in `dtype`, the type of the job's computations, are
+ * refused. */
+void shd_import_limit(shd_import *import, shd_dtype dtype);
+
 /* Fills dst[n] (memory of `dev`) with elements [first, first + n) of parameter `index` as fp32.
- * SHD_EDATA when a file has changed since it was opened, or when a tied head differs. Any thread;
- * `import` is a shd_import. */
+ * SHD_EDATA when a file has changed since it was opened, when a tied head differs, or for a value
+ * beyond the limit (names tensor, element and value). Any thread; `import` is a shd_import. */
 int shd_import_load(void *import, shd_device *dev, uint32_t index, int64_t first, int64_t n,
                     float *dst, shd_error *err);
 

@@ -193,7 +193,13 @@ TEST_F(Export, InitFromAnotherDirectory)
     EXPECT_EQ(Unpacked<Shard__V1__Job>(c->sent[0])->spec->init_from, other);
     Spec wrong = Of("k", path);
     wrong.m.init_from = wrong.text(dir + "/absent");
-    ExpectError(create(wrong), SHD_ENOTFOUND, "--init-from: '" + dir + "/absent' holds neither");
+    ExpectError(create(wrong), SHD_ENOTFOUND,
+                "--init-from: there is no directory '" + dir + "/absent'");
+    std::filesystem::create_directory(dir + "/empty");
+    wrong.m.init_from = wrong.text(dir + "/empty");
+    ExpectError(create(wrong), SHD_ENOTFOUND, "--init-from: '" + dir + "/empty' holds neither");
+    wrong.m.init_from = wrong.text(path + "/model.safetensors");
+    ExpectError(create(wrong), SHD_EINVAL, "is a file; give the directory it is in");
     Spec preset("l");
     preset.m.init_from = preset.text(path);
     ExpectError(create(preset), SHD_EDATA, "--init-from: tensor 'transformer.wte.weight'");

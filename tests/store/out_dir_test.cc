@@ -119,6 +119,69 @@ TEST_F(OutDir, DiscardLeavesNothing)
     EXPECT_EQ(Entries(), 0);
 }
 
+// A process that is killed cannot clean up; the next one that writes there does.
+TEST_F(OutDir, WhatTheDeadHaveLeftGoes)
+{
+    shd_error err;
+    const uid_t me = geteuid();
+    ASSERT_EQ(As(me,
+                 [&] {
+                     shd_out_dir *out = Create("model", me, &err);
+                     const int ok =
+                         out != nullptr && shd_out_dir_write(out, "weights", "abc", 3, &err) == 0;
+                     return ok ? 0 : 1; // and no discard
+                 }),
+              0);
+    EXPECT_EQ(Entries(), 1);
+    shd_out_dir *living = Create("other", me, &err);
+    ASSERT_NE(living, nullptr) << err.message;
+    EXPECT_EQ(Entries(), 1); // the living one's
+    ASSERT_EQ(shd_out_dir_write(living, "a", "x", 1, &err), 0);
+    shd_out_dir *second = Create("third", me, &err);
+    ASSERT_NE(second, nullptr) << err.message;
+    EXPECT_EQ(Entries(), 2);
+    EXPECT_EQ(shd_out_dir_finish(living, &err), 0) << err.message;
+    EXPECT_EQ(files::Read(dir_ / "other/a"), "x");
+    EXPECT_NE(access((dir_ / "other/.shardd-writes-here").c_str(), F_OK), 0);
+    shd_out_dir_discard(second);
+    EXPECT_EQ(Entries(), 1);
+}
+
+TEST_F(OutDir, WhatOnlyLooksLikeALeftOverStays)
+{
+    shd_error err;
+    const std::string name = ".x.shardd-0123456789abcdef";
+    const auto make = [&](const std::string &dir, mode_t mode) {
+        ASSERT_EQ(mkdir((dir_ / dir).c_str(), mode), 0);
+        ASSERT_EQ(chmod((dir_ / dir).c_str(), mode), 0);
+        files::Write(dir_ / (dir + "/data"), "precious");
+    };
+    make(name, 0700); // not marked
+    make(".y.shardd-0123456789abcdef", 0750);
+    files::Write(dir_ / ".y.shardd-0123456789abcdef/.shardd-writes-here", "");
+    make(".z.shardd-0123456789abcdef", 0700); // holds a directory
+    files::Write(dir_ / ".z.shardd-0123456789abcdef/.shardd-writes-here", "");
+    mkdir((dir_ / ".z.shardd-0123456789abcdef/inner").c_str(), 0700);
+    make("z.shardd-0123456789abcdef", 0700);
+    files::Write(dir_ / "z.shardd-0123456789abcdef/.shardd-writes-here", "");
+    make(".z.shardd-0123456789abcdeg", 0700);
+    files::Write(dir_ / ".z.shardd-0123456789abcdeg/.shardd-writes-here", "");
+    if (geteuid() == 0) {
+        make(".w.shardd-0123456789abcdef", 0700);
+        files::Write(dir_ / ".w.shardd-0123456789abcdef/.shardd-writes-here", "");
+        ASSERT_EQ(chown((dir_ / ".w.shardd-0123456789abcdef").c_str(), kCaller, kCaller), 0);
+    }
+    const int before = Entries();
+    shd_out_dir *out = Create("model", geteuid(), &err);
+    ASSERT_NE(out, nullptr) << err.message;
+    EXPECT_EQ(Entries(), before + 1);
+    shd_out_dir_discard(out);
+    for (const char *letter : {".x", ".y", ".z", "z"}) {
+        EXPECT_EQ(files::Read(dir_ / (std::string(letter) + ".shardd-0123456789abcdef/data")),
+                  "precious");
+    }
+}
+
 TEST_F(OutDir, WhatIsThereStays)
 {
     shd_error err;

@@ -227,4 +227,38 @@ TEST_F(Import, WhatIsKnownStaysWhenTheFilesAreClosed)
     EXPECT_EQ(shd_import_load(import_, dev_, 0, 0, 1, &x, &err_), SHD_EIO);
 }
 
+// A value that the compute type cannot hold would be infinite in every product.
+TEST_F(Import, ValuesThatWouldBeInfiniteAreRefused)
+{
+    const std::string name = "transformer.wpe.weight"; // fp32 in the file or bf16: the third is F16
+    const uint32_t index = 1;
+    ASSERT_EQ(shd_model_param(model_, index)->name, name);
+    tensors_.at(name).dtype = SHD_ST_F32;
+    std::vector<float> values(11 * 8, 1.0f);
+    const auto set = [&](float value) {
+        values[37] = value;
+        tensors_.at(name).bytes.assign(reinterpret_cast<const char *>(values.data()),
+                                       values.size() * sizeof(float));
+        ASSERT_EQ(Open(), 0) << err_.message;
+    };
+    std::vector<float> got(values.size());
+    const auto load = [&](shd_dtype dtype) {
+        shd_import_limit(import_, dtype);
+        return shd_import_load(import_, dev_, index, 8, 80, got.data(), &err_);
+    };
+    set(65519.9f); // rounds to the largest
+    EXPECT_EQ(load(SHD_F16), 0) << err_.message;
+    set(-65520.0f);
+    EXPECT_EQ(load(SHD_F16), SHD_EDATA);
+    EXPECT_NE(strstr(err_.message, "tensor 'transformer.wpe.weight'"), nullptr) << err_.message;
+    EXPECT_NE(strstr(err_.message, "holds -65520 (element 37), which is infinite in fp16"), nullptr)
+        << err_.message;
+    EXPECT_NE(strstr(err_.message, "--dtype bf16 or fp32"), nullptr) << err_.message;
+    EXPECT_EQ(load(SHD_BF16), 0) << err_.message;
+    EXPECT_EQ(load(SHD_F32), 0) << err_.message;
+    set(3.4e38f);
+    EXPECT_EQ(load(SHD_BF16), SHD_EDATA);
+    EXPECT_EQ(load(SHD_F32), 0) << err_.message;
+}
+
 } // namespace

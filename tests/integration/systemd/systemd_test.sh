@@ -237,6 +237,30 @@ inside() {
         fail "stopped with $(property Result), status $(property ExecMainStatus)"
     passed "stop during a step, in $((SECONDS - begin)) s"
 
+    # Exports: the unit cannot write anywhere until it is told where, and the caller gets what it made.
+    exports=/var/lib/shardd-data/exports
+    as_nobody=(setpriv --reuid=nobody --regid=shardd --clear-groups)
+    install -d -o nobody -g shardd -m 2770 "$exports"
+    systemctl start shardd.service || fail "start before the export failed"
+    "${as_nobody[@]}" shardctl submit --detach --name kept --model gpt-byte-1m --ranks 1 || fail "submit without data failed"
+    why=$("${as_nobody[@]}" shardctl export kept --output "$exports/model" 2>&1) && fail "the unit may write where it was not told to"
+    case $why in
+    *"Read-only file system"*ReadWritePaths=*) ;;
+    *) fail "the refused export does not say what to do: $why" ;;
+    esac
+    printf '[Service]\nReadWritePaths=%s\n' "$exports" >/run/systemd/system/shardd.service.d/exports.conf
+    systemctl daemon-reload
+    systemctl restart shardd.service || fail "restart with ReadWritePaths= failed"
+    "${as_nobody[@]}" shardctl submit --detach --name kept --model gpt-byte-1m --ranks 1 || fail "submit without data failed"
+    "${as_nobody[@]}" shardctl export kept --output "$exports/model" || fail "export with ReadWritePaths= failed"
+    for file in config.json model.safetensors; do
+        "${as_nobody[@]}" test -r "$exports/model/$file" -a -w "$exports/model/$file" || fail "the caller cannot use $file of its export"
+    done
+    "${as_nobody[@]}" rm -r "$exports/model" || fail "the caller cannot remove its export"
+    [ -z "$(ls -A "$exports")" ] || fail "the export left something: $(ls -A "$exports")"
+    systemctl stop shardd.service || fail "stop after the export failed"
+    passed "export where ReadWritePaths= allows it"
+
     systemctl stop shardd.socket
     [ ! -e /run/shardd/shardd.sock ] || fail "the socket is left behind"
     "$work/deploy/install" --uninstall >/dev/null || fail "uninstall failed"
