@@ -52,7 +52,7 @@ class Determinism(harness.TestCase):
         shape = ["--ranks", 2, "--global-batch", 4]
         expected = self.run_job(self.daemon(), "d", "--overlap", "off", "--prefetch", 0, *shape)
         for threads in ("yes", "no"):
-            daemon = self.daemon(flags=["--stream-threads", threads])
+            daemon = self.daemon("--stream-threads", threads)
             for flags in (["--prefetch", 2, "--bucket-bytes", "1M"],
                           ["--reshard-after-forward", "no", "--persist-below", 1000],
                           ["--max-gathered", 2, "--activation-checkpointing", "full"]):
