@@ -28,6 +28,7 @@
 #include "daemon/service/rpc_health.h"
 #include "daemon/service/rpc_jobs.h"
 #include "daemon/service/rpc_plan.h"
+#include "daemon/service/rpc_reshard.h"
 #include "daemon/service/rpc_status.h"
 #include "daemon/service/rpc_tokenize.h"
 #include "daemon/service/rpc_trace.h"
@@ -336,7 +337,8 @@ static int create_rpc(shardd *d, shd_error *err)
         {shd_rpc_generate_methods, d->jobs},     {shd_rpc_watch_methods, d->jobs},
         {shd_rpc_tokenize_methods, d->tokenize}, {shd_rpc_export_methods, d->jobs},
         {shd_rpc_plan_methods, d->jobs},         {shd_rpc_trace_methods, d->jobs},
-        {shd_rpc_evaluate_methods, d->jobs},     {shd_rpc_status_methods, d->status},
+        {shd_rpc_evaluate_methods, d->jobs},     {shd_rpc_reshard_methods, d->jobs},
+        {shd_rpc_status_methods, d->status},
     };
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         size_t n;

@@ -12,8 +12,8 @@
 
 const char *shd_comm_kind_name(shd_comm_kind kind)
 {
-    static const char *const names[SHD_COMM_KIND_COUNT] = {"all_gather", "reduce_scatter",
-                                                           "all_reduce", "norm", "control"};
+    static const char *const names[SHD_COMM_KIND_COUNT] = {
+        "all_gather", "reduce_scatter", "all_reduce", "norm", "control", "reshard"};
     return (unsigned)kind < SHD_COMM_KIND_COUNT ? names[kind] : "?";
 }
 

@@ -22,6 +22,7 @@ typedef enum shd_comm_kind {
     SHD_COMM_ALL_REDUCE,     /* the gathering half of an all-reduce of gradients */
     SHD_COMM_NORM,           /* block sums of squares */
     SHD_COMM_CONTROL,        /* losses, flags, barriers */
+    SHD_COMM_RESHARD,        /* parameters and optimizer state on their way to other ranks */
     SHD_COMM_KIND_COUNT
 } shd_comm_kind;
 

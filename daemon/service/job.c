@@ -54,24 +54,39 @@ void shd_job_notify(shd_job *job)
     }
 }
 
+static void record_state(shd_job *job, const char *text)
+{
+    char reason[SHD_ERROR_MESSAGE_MAX];
+    snprintf(reason, sizeof(reason), "%s", text);
+    shd_event event = {.step = job->step, .kind = SHD_EVENT_STATE, .state = (uint8_t)job->state};
+    event.change.unix_time = shd_job_now();
+    event.change.reason = reason[0] != '\0' ? reason : NULL;
+    shd_history_append(job->history, &event);
+    shd_log(job->state == STATE(FAILED) ? SHD_LOG_WARNING : SHD_LOG_INFO,
+            "job %s (%s, %s): %s at step %llu%s%s", job->id, job->spec.name, job->owner,
+            shd_job_state_name(job->state), (unsigned long long)job->step,
+            reason[0] != '\0' ? ": " : "", reason);
+    shd_job_notify(job);
+}
+
 void shd_job_set_state(shd_job *job, Shard__V1__JobState state, int code, const char *reason)
 {
     job->state = state;
     job->reason_code = code;
     snprintf(job->reason, sizeof(job->reason), "%s", reason);
-    shd_event event = {.step = job->step, .kind = SHD_EVENT_STATE, .state = (uint8_t)state};
-    event.change.unix_time = shd_job_now();
-    event.change.reason = reason[0] != '\0' ? job->reason : NULL;
-    shd_history_append(job->history, &event);
-    shd_log(state == STATE(FAILED) ? SHD_LOG_WARNING : SHD_LOG_INFO,
-            "job %s (%s, %s): %s at step %llu%s%s", job->id, job->spec.name, job->owner,
-            shd_job_state_name(state), (unsigned long long)job->step, reason[0] != '\0' ? ": " : "",
-            reason);
-    shd_job_notify(job);
+    record_state(job, reason);
+}
+
+void shd_job_note(shd_job *job, const char *text)
+{
+    record_state(job, text);
 }
 
 void shd_job_fail_waiting(shd_job *job, const shd_error *why)
 {
+    if (job->move != NULL && job->move->ready && job->running != &job->move->item) {
+        job->move->item.finish(&job->move->item, why);
+    }
     shd_item_queue_fail(&job->training, why);
     shd_item_queue_fail(&job->interactive, why);
     shd_item_queue_fail(&job->parked, why);
@@ -140,6 +155,9 @@ void shd_job_free(shd_job *job)
         shd_job_observer *observer = job->observers;
         shd_job_unobserve(job, observer);
         observer->removed(observer);
+    }
+    if (job->move != NULL) {
+        job->move->removed(job->move);
     }
     shd_job_prepare_end(job);
     shd_trainer_free(job->trainer);

@@ -64,6 +64,16 @@ typedef struct shd_job_input {
 
 typedef struct shd_job_cutting shd_job_cutting; /* job_prepare.c */
 
+/* State on its way to other ranks or another strategy: the job's next item once it is ready and no
+ * gradients are accumulated. Embedded in a call of rpc_reshard.c. */
+typedef struct shd_job_move {
+    shd_item item; /* first */
+    int ready;
+    uint32_t first, n; /* daemon ranks [first, first + n) that take part, old and new */
+    int (*begin)(struct shd_job_move *move, shd_error *err); /* no item is on the ranks */
+    void (*removed)(struct shd_job_move *move);              /* the job is, before it was ready */
+} shd_job_move;
+
 struct shd_job {
     shd_jobs *jobs;
     shd_job *next; /* in the table; jobs.c */
@@ -131,6 +141,7 @@ struct shd_job {
     shd_item_queue evaluations;
     int held;              /* it has begun: no step before it is over */
     shd_item own;          /* INIT, DATA_STEP, EVAL */
+    shd_job_move *move;    /* NULL: none; rpc_reshard.c */
     shd_item *running;     /* on the ranks, or between two turns there */
     int between_turns;     /* `running` waits for its next turn */
     shd_sched_entity turn; /* jobs.c */
@@ -220,6 +231,9 @@ void shd_job_projected(const shd_job *job, uint64_t *steps, uint32_t *accumulate
 /* Fails what waits (not what runs) with `why`. */
 void shd_job_fail_waiting(shd_job *job, const shd_error *why);
 
+/* An event that is no change of state: event with the state as it is, log line, observers. */
+void shd_job_note(shd_job *job, const char *text);
+
 void shd_job_observe(shd_job *job, shd_job_observer *observer);
 void shd_job_unobserve(shd_job *job, shd_job_observer *observer);
 
@@ -229,6 +243,8 @@ void shd_job_untrace(shd_job_tracer *tracer);
 /* ---- for jobs.c ---- */
 
 int shd_job_has_work(const shd_job *job);
+/* Daemon ranks [*first, *first + *n) that the next item, or the next turn, takes. */
+void shd_job_window(const shd_job *job, uint32_t *first, uint32_t *n);
 /* Starts the next item on the ranks; 0: there was none after all. */
 int shd_job_start(shd_job *job);
 /* The running item came back. Afterwards the job may be gone (returns 0). */

@@ -143,9 +143,36 @@ static int interactive_waits(const shd_job *job)
     return job->initialised && !job->deleting && job->trainer != NULL && job->interactive.n > 0;
 }
 
+/* Gradients are summed over the ranks that they were computed on, and an evaluation is of one size
+ * of micro-batches: a move is between two steps. */
+static int move_waits(const shd_job *job)
+{
+    return job->move != NULL && job->move->ready && job->running == NULL && job->initialised &&
+           !job->deleting && !job->held && job->trainer != NULL && job->accumulated == 0;
+}
+
 int shd_job_has_work(const shd_job *job)
 {
-    return job->between_turns || training_waits(job) || interactive_waits(job);
+    return job->between_turns || move_waits(job) || training_waits(job) || interactive_waits(job);
+}
+
+void shd_job_window(const shd_job *job, uint32_t *first, uint32_t *n)
+{
+    const int moves = job->move != NULL && (move_waits(job) || job->running == &job->move->item);
+    *first = moves ? job->move->first : job->first_rank;
+    *n = moves ? job->move->n : job->spec.strategy.world;
+}
+
+/* The item of the move; NULL: it failed before it began. */
+static shd_item *begin_move(shd_job *job)
+{
+    shd_job_move *move = job->move;
+    shd_error why;
+    if (move->begin(move, &why) < 0) {
+        move->item.finish(&move->item, &why);
+        return NULL;
+    }
+    return &move->item;
 }
 
 static shd_item *own_item(shd_job *job, shd_work_kind kind)
@@ -218,14 +245,22 @@ int shd_job_start(shd_job *job)
         return 1;
     }
     for (;;) {
+        const int move = move_waits(job);
         const int training = training_waits(job), interactive = interactive_waits(job);
-        if (!training && !interactive) {
+        if (move && (job->turn.first != job->move->first || job->turn.n != job->move->n)) {
+            return 0; /* it became ready just now: its ranks are not this turn's */
+        }
+        if (!move && !training && !interactive) {
             return 0;
         }
-        const int take_interactive = interactive && (!training || job->interactive_turn);
-        shd_item *item =
-            take_interactive ? shd_item_queue_pop(&job->interactive) : next_training(job);
-        job->interactive_turn = !take_interactive;
+        const int take_interactive = !move && interactive && (!training || job->interactive_turn);
+        shd_item *item = move               ? begin_move(job)
+                         : take_interactive ? shd_item_queue_pop(&job->interactive)
+                                            : next_training(job);
+        if (item == NULL) {
+            return 0; /* the job's own ranks may be others */
+        }
+        job->interactive_turn = !move && !take_interactive;
         job->held |= item == job->evaluation;
         if (item->work.kind == SHD_WORK_OPTIM_STEP && job->accumulated == 0) {
             /* The ForwardBackward calls before it were accepted, but then failed. */
@@ -382,6 +417,7 @@ static void account(shd_job *job, const shd_work *work)
     case SHD_WORK_FORWARD:
     case SHD_WORK_NEXT_LOGITS:
     case SHD_WORK_EXPORT:
+    case SHD_WORK_RESHARD:
         break;
     }
 }
@@ -404,7 +440,8 @@ int shd_job_finished(shd_job *job, shd_item *item)
                                                : "was cancelled",
                  job->reason[0] != '\0' ? ": " : "", job->reason);
         failed = 1;
-    } else if (failed && (item->work.rc != SHD_EINVAL || item == &job->own) &&
+    } else if (failed && item->work.kind != SHD_WORK_RESHARD &&
+               (item->work.rc != SHD_EINVAL || item == &job->own) &&
                item->work.rc != SHD_ECANCELLED) { /* cancelled, but not with the job: hurry */
         why.code = item->work.rc;
         char reason[SHD_ERROR_MESSAGE_MAX];

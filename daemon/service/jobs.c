@@ -412,12 +412,24 @@ void shd_jobs_unhold(shd_jobs *jobs)
     maybe_stopped(jobs);
 }
 
+void shd_jobs_reserve(shd_jobs *jobs, uint32_t first, uint32_t n, uint64_t bytes)
+{
+    for (uint32_t r = first; r < first + n; r++) {
+        jobs->planned[r] += bytes;
+    }
+}
+
+void shd_jobs_unreserve(shd_jobs *jobs, uint32_t first, uint32_t n, uint64_t bytes)
+{
+    for (uint32_t r = first; r < first + n; r++) {
+        jobs->planned[r] -= bytes;
+    }
+}
+
 void shd_jobs_add(shd_jobs *jobs, shd_job *job)
 {
     job->reserved = shd_plan_bytes(&job->plan);
-    for (uint32_t r = 0; r < job->spec.strategy.world; r++) {
-        jobs->planned[job->first_rank + r] += job->reserved;
-    }
+    shd_jobs_reserve(jobs, job->first_rank, job->spec.strategy.world, job->reserved);
     *jobs->end = job;
     jobs->end = &job->next;
     shd_sched_add(jobs->sched, &job->turn);
@@ -426,9 +438,7 @@ void shd_jobs_add(shd_jobs *jobs, shd_job *job)
 
 void shd_jobs_release(shd_jobs *jobs, const shd_job *job)
 {
-    for (uint32_t r = 0; r < job->spec.strategy.world; r++) {
-        jobs->planned[job->first_rank + r] -= job->reserved;
-    }
+    shd_jobs_unreserve(jobs, job->first_rank, job->spec.strategy.world, job->reserved);
 }
 
 void shd_jobs_remove(shd_jobs *jobs, shd_job *job)
@@ -461,6 +471,11 @@ void shd_jobs_kick(shd_jobs *jobs)
         for (shd_job *job = jobs->head; job != NULL; job = job->next) {
             /* At a stop, what is under way is brought to its end. */
             const int ready = jobs->stopping ? job->between_turns : shd_job_has_work(job);
+            if (!job->turn.running) {
+                uint32_t first, n;
+                shd_job_window(job, &first, &n);
+                shd_sched_move(jobs->sched, &job->turn, first, n);
+            }
             shd_sched_set_ready(jobs->sched, &job->turn, ready);
         }
         for (shd_sched_entity *e; (e = shd_sched_next(jobs->sched)) != NULL;) {

@@ -129,6 +129,10 @@ void shd_jobs_kick(shd_jobs *jobs);
 int shd_jobs_check_waiting(const shd_jobs *jobs, const struct shd_job *job, uint64_t bytes,
                            shd_error *err);
 
+/* Plans `bytes` more on each of the ranks [first, first + n); the other way round. */
+void shd_jobs_reserve(shd_jobs *jobs, uint32_t first, uint32_t n, uint64_t bytes);
+void shd_jobs_unreserve(shd_jobs *jobs, uint32_t first, uint32_t n, uint64_t bytes);
+
 /* The job's planned bytes are free again. */
 void shd_jobs_release(shd_jobs *jobs, const struct shd_job *job);
 

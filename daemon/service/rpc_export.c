@@ -393,7 +393,7 @@ static void export_model(shd_call *call, const ProtobufCMessage *request, void *
     e->path = shd_strdup(q->path);
     e->config = job->spec.model;
     e->files = shd_model_files_ref(job->model_files);
-    e->world = job->spec.strategy.world;
+    e->world = shd_jobs_get_options(jobs)->n_ranks; /* it may be resharded before its turn */
     e->max_shard_bytes = q->max_shard_bytes;
     shd_call_callbacks(call, on_gone, NULL, e);
     run(e, on_begin, after_begin);

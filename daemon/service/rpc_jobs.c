@@ -319,12 +319,6 @@ static void save_checkpoint(shd_call *call, const ProtobufCMessage *request, voi
                    "SaveCheckpoint: this version has no checkpoints");
 }
 
-static void reshard(shd_call *call, const ProtobufCMessage *request, void *service)
-{
-    refuse_durable(call, ((const Shard__V1__ReshardRequest *)request)->job, service,
-                   "Reshard: this version cannot change a job's strategy or ranks");
-}
-
 const shd_rpc_method *shd_rpc_jobs_methods(size_t *n)
 {
     static const shd_rpc_method methods[] = {
@@ -337,7 +331,6 @@ const shd_rpc_method *shd_rpc_jobs_methods(size_t *n)
         {"/shard.v1.Shard/DeleteJob", &shard__v1__job_ref__descriptor, delete_job_rpc, 0},
         {"/shard.v1.Shard/SaveCheckpoint", &shard__v1__save_checkpoint_request__descriptor,
          save_checkpoint, 0},
-        {"/shard.v1.Shard/Reshard", &shard__v1__reshard_request__descriptor, reshard, 0},
     };
     *n = sizeof(methods) / sizeof(methods[0]);
     return methods;

@@ -70,12 +70,29 @@ static uint64_t align(shd_sched *sched, const shd_sched_entity *entity)
     return latest;
 }
 
+static void set_start(shd_sched *sched, shd_sched_entity *entity)
+{
+    const uint64_t now = align(sched, entity);
+    entity->start = entity->finish > now ? entity->finish : now;
+}
+
+void shd_sched_move(shd_sched *sched, shd_sched_entity *entity, uint32_t first, uint32_t n)
+{
+    if (entity->first == first && entity->n == n) {
+        return;
+    }
+    entity->first = first;
+    entity->n = n;
+    if (entity->ready) {
+        set_start(sched, entity);
+    }
+}
+
 void shd_sched_set_ready(shd_sched *sched, shd_sched_entity *entity, int ready)
 {
     if (ready && !entity->ready) {
         /* Time in which it had nothing to run is neither saved up nor owed. */
-        const uint64_t now = align(sched, entity);
-        entity->start = entity->finish > now ? entity->finish : now;
+        set_start(sched, entity);
     }
     entity->ready = ready;
 }
@@ -134,7 +151,6 @@ void shd_sched_done(shd_sched *sched, shd_sched_entity *entity)
     entity->running = 0;
     memset(sched->busy + entity->first, 0, entity->n);
     if (entity->ready) {
-        const uint64_t now = align(sched, entity);
-        entity->start = entity->finish > now ? entity->finish : now;
+        set_start(sched, entity);
     }
 }

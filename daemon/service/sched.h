@@ -35,6 +35,9 @@ void shd_sched_free(shd_sched *sched); /* NULL is fine; entities are borrowed */
 void shd_sched_add(shd_sched *sched, shd_sched_entity *entity);
 void shd_sched_remove(shd_sched *sched, shd_sched_entity *entity); /* not while running */
 
+/* Puts it on other ranks; not while running. */
+void shd_sched_move(shd_sched *sched, shd_sched_entity *entity, uint32_t first, uint32_t n);
+
 /* Says whether the entity has an item to run (also while one is running: the one after it). */
 void shd_sched_set_ready(shd_sched *sched, shd_sched_entity *entity, int ready);
 

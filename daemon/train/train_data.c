@@ -23,7 +23,7 @@ static int make_windows(const shd_spec *spec, const shd_source *source, shd_wind
     return rc < 0 ? shd_error_prefix(err, rc, "%s of '%s'", name, shd_source_path(source)) : 0;
 }
 
-/* Splits the data and counts the windows of an evaluation. */
+/* Splits the data. */
 static int cut(const shd_spec *spec, shd_train_data *d, shd_error *err)
 {
     const int split = d->eval == NULL && spec->eval_split > 0;
@@ -35,13 +35,17 @@ static int cut(const shd_spec *spec, shd_train_data *d, shd_error *err)
     } else if (d->eval != NULL) {
         SHD_TRY(make_windows(spec, d->eval, SHD_WINDOWS_ALL, 0, &d->held_out, err));
     }
-    if (d->eval != NULL) {
-        const uint64_t windows = shd_windows_count(d->held_out);
-        const uint64_t all = (windows + spec->micro_batch - 1) / spec->micro_batch;
-        d->eval_leaves =
-            spec->eval_batches > 0 && spec->eval_batches < all ? spec->eval_batches : all;
-    }
     return 0;
+}
+
+uint64_t shd_train_data_eval_leaves(const shd_train_data *d, const shd_spec *spec)
+{
+    if (d->held_out == NULL) {
+        return 0;
+    }
+    const uint64_t windows = shd_windows_count(d->held_out);
+    const uint64_t all = (windows + spec->micro_batch - 1) / spec->micro_batch;
+    return spec->eval_batches > 0 && spec->eval_batches < all ? spec->eval_batches : all;
 }
 
 int shd_train_data_cut(const shd_spec *spec, shd_source *data, shd_source *eval,

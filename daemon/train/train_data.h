@@ -19,7 +19,6 @@ typedef struct shd_train_data {
     shd_source *eval;      /* owned; may be `data`; NULL: no evaluation */
     shd_windows *train;    /* of `data` */
     shd_windows *held_out; /* of `eval` */
-    uint64_t eval_leaves;  /* micro-batches of one evaluation */
 } shd_train_data;
 
 /* Cuts `data` and `eval` (may be NULL) as `spec` says. Takes both over, also on failure. SHD_EDATA,
@@ -27,6 +26,8 @@ typedef struct shd_train_data {
  * damaged. */
 int shd_train_data_cut(const shd_spec *spec, shd_source *data, shd_source *eval,
                        shd_train_data **out, shd_error *err);
+/* Micro-batches of one evaluation, in the size of `spec`; 0 without. */
+uint64_t shd_train_data_eval_leaves(const shd_train_data *data, const shd_spec *spec);
 void shd_train_data_free(shd_train_data *data); /* NULL is fine */
 
 #ifdef __cplusplus

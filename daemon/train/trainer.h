@@ -45,7 +45,8 @@ typedef enum shd_work_kind {
     SHD_WORK_FORWARD,          /* loss of `batch`, no gradients */
     SHD_WORK_EVAL,             /* loss over the evaluation windows, or over those of `part` */
     SHD_WORK_NEXT_LOGITS, /* logits after the last token of batch (1 sequence); for generation */
-    SHD_WORK_EXPORT       /* parameters to files; what came of it is in `exp` */
+    SHD_WORK_EXPORT,      /* parameters to files; what came of it is in `exp` */
+    SHD_WORK_RESHARD      /* state to other workers, see reshard.h */
 } shd_work_kind;
 
 /* The most generations of a job whose keys and values are kept at one time (see generate_caches of
@@ -83,11 +84,12 @@ typedef struct shd_work {
     uint32_t prefill;    /* tokens */
     uint64_t cache_step; /* UINT64_MAX at first */
 
-    struct shd_export *exp; /* EXPORT; borrowed */
+    struct shd_export *exp;      /* EXPORT; borrowed */
+    struct shd_reshard *reshard; /* RESHARD; borrowed */
 
     /* Results, valid in `done`. */
-    int rc; /* 0 or an shd_err; then `err` says more. SHD_EINVAL leaves the job as it was; every
-               other number means that the job's state is lost */
+    int rc; /* 0 or an shd_err; then `err` says more. SHD_EINVAL, and whatever a RESHARD fails
+               with, leaves the job as it was; every other number means that its state is lost */
     shd_error err;
     double loss; /* nats per valid token; 0 when there is none */
     uint64_t valid_tokens;
@@ -166,7 +168,7 @@ void shd_trainer_abort(shd_trainer *trainer);
 void shd_trainer_usage(const shd_trainer *trainer, uint32_t rank, shd_usage out[SHD_TAG_COUNT],
                        uint64_t *total_peak, uint64_t *reserved);
 
-/* Bytes that rank `rank` has sent, by kind; safe at any time. */
+/* Bytes that rank `rank` of the job has sent, by kind, before reshardings too; safe at any time. */
 void shd_trainer_comm(const shd_trainer *trainer, uint32_t rank,
                       shd_comm_count out[SHD_COMM_KIND_COUNT]);
 

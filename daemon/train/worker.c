@@ -106,12 +106,10 @@ static int check_sources(const shd_worker *w, shd_error *err)
                : 0;
 }
 
-static int take_memory(shd_worker *w, shd_error *err)
+int shd_worker_take_memory(shd_worker *w, shd_error *err)
 {
     const shd_spec *spec = shd_worker_spec(w);
     const uint64_t rows = (uint64_t)spec->micro_batch * spec->seq_len;
-    SHD_TRY(check_sources(w, err));
-    SHD_TRY(shd_comm_barrier(w->comm, err));
     shd_arena *arena = NULL;
     SHD_TRY(shd_device_arena(w->dev, w->shared->extent, &arena, err));
     atomic_store_explicit(&w->arena, arena, memory_order_release);
@@ -136,7 +134,9 @@ static int take_memory(shd_worker *w, shd_error *err)
 static int do_init(shd_worker *w, uint64_t turn, shd_work *result, shd_error *err)
 {
     if (w->rounds == 0) {
-        SHD_TRY(take_memory(w, err));
+        SHD_TRY(check_sources(w, err));
+        SHD_TRY(shd_comm_barrier(w->comm, err));
+        SHD_TRY(shd_worker_take_memory(w, err));
     }
     return shd_worker_init_params(w, turn, &result->more, err);
 }
@@ -196,6 +196,8 @@ static int run(shd_worker *w, const shd_work *work, uint64_t turn, shd_work *res
         return shd_worker_next_logits(w, work, turn, result, err);
     case SHD_WORK_EXPORT:
         return shd_export_run(work->exp, w, turn, &result->more, err);
+    case SHD_WORK_RESHARD: /* is between workers: reshard.c */
+        break;
     }
     return shd_fail(err, SHD_EINTERNAL, "work of unknown kind %d", (int)work->kind);
 }

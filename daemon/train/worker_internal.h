@@ -85,6 +85,31 @@ static inline void shd_worker_span_end(shd_worker *w, shd_span_kind kind, uint32
     }
 }
 
+/* Where a job is; equal on all ranks between two steps. */
+typedef struct shd_worker_counters {
+    uint64_t step, applied, samples;
+    shd_scaler scaler;
+} shd_worker_counters;
+
+static inline shd_worker_counters shd_worker_get_counters(const shd_worker *w)
+{
+    return (shd_worker_counters){w->step, w->applied, w->samples, w->scaler};
+}
+
+static inline void shd_worker_set_counters(shd_worker *w, const shd_worker_counters *counters)
+{
+    w->step = counters->step;
+    w->applied = counters->applied;
+    w->samples = counters->samples;
+    w->scaler = counters->scaler;
+}
+
+/* Do gradients wait to be applied? When idle. */
+static inline int shd_worker_accumulates(const shd_worker *w)
+{
+    return w->units.folded > 0;
+}
+
 static inline const shd_spec *shd_worker_spec(const shd_worker *w)
 {
     return w->shared->spec;
@@ -112,6 +137,10 @@ int shd_worker_next_logits(shd_worker *w, const shd_work *work, uint64_t turn, s
 /* Gives all caches back. */
 void shd_worker_drop_generations(shd_worker *w);
 
+/* The arena, and in it all that is kept from step to step; contents undefined but for zeroed
+ * states. Every rank of the job. */
+int shd_worker_take_memory(shd_worker *w, shd_error *err);
+
 /* Tensors of the model's parameters, [n_params] each; ptrs[i] is &params[i]. */
 void shd_worker_make_params(const shd_worker_shared *shared, shd_tensor *params, shd_tensor **ptrs);
 
@@ -128,6 +157,18 @@ typedef struct shd_param_part {
     int64_t first, n; /* elements of the parameter; n may be 0 */
 } shd_param_part;
 shd_param_part shd_worker_param_part(const shd_worker *w, uint32_t index);
+
+/* What training keeps of a parameter: its master (of a frozen one the p-part), then the states of
+ * the optimizer. How many, and the bytes of an element of each. */
+uint32_t shd_worker_n_kept(const shd_worker *w, uint32_t index);
+size_t shd_worker_kept_size(const shd_worker *w, uint32_t index);
+/* Element `at` of parameter `index` in what is kept; it must lie in this rank's part. */
+void *shd_worker_kept(const shd_worker *w, uint32_t index, uint32_t which, int64_t at);
+
+/* Zeroes parameters and masters, padding included. After take_memory. */
+void shd_worker_clear_params(shd_worker *w);
+/* After the masters have got their values: all p-parts follow. Every rank of the job. */
+int shd_worker_finish_params(shd_worker *w, shd_error *err);
 
 /* Applies and clears the accumulated gradients. SHD_EINVAL when there are none. */
 int shd_worker_optim_step(shd_worker *w, const shd_work *work, shd_work *result, shd_error *err);

@@ -47,6 +47,25 @@ shd_param_part shd_worker_param_part(const shd_worker *w, uint32_t index)
                         : part_in(w, index, &unit->master, SHD_F32);
 }
 
+uint32_t shd_worker_n_kept(const shd_worker *w, uint32_t index)
+{
+    return unit_of(w, index)->frozen ? 1 : 1 + w->units.config.n_states;
+}
+
+size_t shd_worker_kept_size(const shd_worker *w, uint32_t index)
+{
+    return shd_dtype_size(unit_of(w, index)->frozen ? w->units.config.dtype : SHD_F32);
+}
+
+void *shd_worker_kept(const shd_worker *w, uint32_t index, uint32_t which, int64_t at)
+{
+    const shd_unit *unit = unit_of(w, index);
+    const shd_range *range = unit->frozen ? &unit->params : &unit->master;
+    void *data = which == 0 ? range->data : unit->state[which - 1];
+    return element(data, unit->frozen ? w->units.config.dtype : SHD_F32,
+                   w->shared->layout.slots[index].offset + at - range->begin);
+}
+
 /* ---- first values ---- */
 
 static int fill_fp32(shd_worker *w, uint32_t index, int64_t first, int64_t n, float *dst,
@@ -117,12 +136,25 @@ static int64_t scratch_size(const shd_worker *w)
     return min64(most, SHD_LOAD_PIECE);
 }
 
-static void begin_fill(shd_worker *w)
+void shd_worker_clear_params(shd_worker *w)
 {
     for (uint32_t u = 0; u < w->shared->layout.n_units; u++) {
         zero_range(w, &w->units.units[u].params, w->units.config.dtype);
         zero_range(w, &w->units.units[u].master, SHD_F32);
     }
+}
+
+int shd_worker_finish_params(shd_worker *w, shd_error *err)
+{
+    for (uint32_t u = 0; u < w->shared->layout.n_units; u++) {
+        SHD_TRY(shd_unit_update_finish(&w->units, u, err));
+    }
+    return 0;
+}
+
+static void begin_fill(shd_worker *w)
+{
+    shd_worker_clear_params(w);
     for (uint32_t i = 0; i < w->shared->layout.n_params; i++) {
         w->rounds += (uint64_t)((w->shared->layout.slots[i].numel + ROUND - 1) / ROUND);
     }
@@ -170,10 +202,7 @@ int shd_worker_init_params(shd_worker *w, uint64_t turn, int *more, shd_error *e
         return 0;
     }
     w->rounds = 0;
-    for (uint32_t u = 0; u < w->shared->layout.n_units; u++) {
-        SHD_TRY(shd_unit_update_finish(&w->units, u, err));
-    }
-    return 0;
+    return shd_worker_finish_params(w, err);
 }
 
 /* ---- access from outside, when idle ---- */

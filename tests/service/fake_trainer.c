@@ -1,4 +1,5 @@
 #include "tests/service/fake_trainer.h"
+#include "daemon/train/reshard.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -14,6 +15,7 @@ struct shd_trainer {
     uint64_t steps, samples;
     uint32_t global_batch, accumulated;
     shd_rank *const *ranks;
+    struct shd_reshard *reshard; /* in flight */
     shd_source *data, *eval;
     shd_train_data *cut;
     shd_plan plan;
@@ -25,6 +27,13 @@ struct shd_trainer {
     shd_comm *alone;          /* of the timelines */
     shd_timeline **timelines; /* [world] */
     shd_trainer *next;
+};
+
+struct shd_reshard {
+    shd_trainer *trainer;
+    shd_plan plan;
+    uint32_t world;
+    shd_rank *const *ranks;
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -96,6 +105,22 @@ const shd_timeline *shd_trainer_timeline(const shd_trainer *trainer, uint32_t ra
     return trainer->timelines[rank];
 }
 
+static void make_timelines(shd_trainer *t)
+{
+    t->timelines = shd_calloc(t->world, sizeof(shd_timeline *));
+    for (uint32_t r = 0; r < t->world; r++) {
+        t->timelines[r] = shd_timeline_create(t->alone);
+    }
+}
+
+static void free_timelines(shd_trainer *t)
+{
+    for (uint32_t r = 0; r < t->world; r++) {
+        shd_timeline_free(t->timelines[r]);
+    }
+    free(t->timelines);
+}
+
 int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *const *ranks,
                        shd_source *data, shd_source *eval, const shd_param_source *from,
                        shd_trainer **out, shd_error *err)
@@ -113,10 +138,7 @@ int shd_trainer_create(const shd_spec *spec, const shd_plan *plan, shd_rank *con
     t->eval = eval;
     t->plan = *plan;
     t->alone = shd_comm_null_create(0, 1);
-    t->timelines = shd_calloc(t->world, sizeof(shd_timeline *));
-    for (uint32_t r = 0; r < t->world; r++) {
-        t->timelines[r] = shd_timeline_create(t->alone);
-    }
+    make_timelines(t);
     pthread_mutex_lock(&mutex);
     t->next = trainers;
     trainers = t;
@@ -150,12 +172,44 @@ void shd_trainer_free(shd_trainer *t)
     shd_source_free(t->data);
     shd_source_free(t->eval);
     shd_train_data_free(t->cut);
-    for (uint32_t r = 0; r < t->world; r++) {
-        shd_timeline_free(t->timelines[r]);
-    }
-    free(t->timelines);
+    free_timelines(t);
     shd_comm_free(t->alone);
     free(t);
+}
+
+int shd_reshard_create(shd_trainer *t, const shd_spec *spec, const shd_plan *plan,
+                       shd_rank *const *ranks, shd_reshard **out, shd_error *err)
+{
+    if (t->work != NULL || t->reshard != NULL) {
+        abort(); /* two items at one time */
+    }
+    if (t->accumulated > 0) {
+        return shd_fail(err, SHD_ESTATE, "gradients are accumulated");
+    }
+    shd_reshard *r = shd_calloc(1, sizeof(*r));
+    *r = (shd_reshard){t, *plan, spec->strategy.world, ranks};
+    t->reshard = r;
+    *out = r;
+    return SHD_OK;
+}
+
+void shd_reshard_adopt(shd_reshard *r)
+{
+    pthread_mutex_lock(&mutex);
+    free_timelines(r->trainer);
+    r->trainer->world = r->world;
+    make_timelines(r->trainer);
+    r->trainer->plan = r->plan;
+    r->trainer->ranks = r->ranks;
+    pthread_mutex_unlock(&mutex);
+}
+
+void shd_reshard_free(shd_reshard *r)
+{
+    if (r != NULL) {
+        r->trainer->reshard = NULL;
+        free(r);
+    }
 }
 
 double shd_trainer_loss_scale(const shd_trainer *t)
@@ -178,18 +232,37 @@ int shd_trainer_check_batch(const shd_trainer *t, const shd_work *work, shd_erro
                : shd_fail(err, SHD_EINVAL, "sequence of %u tokens", work->batch.length);
 }
 
+/* Has the trainer an item on this rank? */
+static int is_on(const shd_trainer *t, const shd_rank *rank)
+{
+    int on = 0;
+    for (uint32_t r = 0; t->work != NULL && r < t->world; r++) {
+        on |= t->ranks[r] == rank;
+    }
+    for (uint32_t r = 0; t->work != NULL && t->reshard != NULL && r < t->reshard->world; r++) {
+        on |= t->reshard->ranks[r] == rank;
+    }
+    return on;
+}
+
+static void count_rank(const shd_rank *rank)
+{
+    unsigned n = 0;
+    for (const shd_trainer *t = trainers; t != NULL; t = t->next) {
+        n += is_on(t, rank) != 0;
+    }
+    most_on_a_rank = n > most_on_a_rank ? n : most_on_a_rank;
+}
+
 /* Under the mutex. */
 static void count_ranks(void)
 {
-    for (shd_trainer *a = trainers; a != NULL; a = a->next) {
-        for (uint32_t r = 0; a->work != NULL && r < a->world; r++) {
-            unsigned n = 0;
-            for (shd_trainer *b = trainers; b != NULL; b = b->next) {
-                for (uint32_t s = 0; b->work != NULL && s < b->world; s++) {
-                    n += b->ranks[s] == a->ranks[r];
-                }
-            }
-            most_on_a_rank = n > most_on_a_rank ? n : most_on_a_rank;
+    for (const shd_trainer *t = trainers; t != NULL; t = t->next) {
+        for (uint32_t r = 0; r < t->world; r++) {
+            count_rank(t->ranks[r]);
+        }
+        for (uint32_t r = 0; t->reshard != NULL && r < t->reshard->world; r++) {
+            count_rank(t->reshard->ranks[r]);
         }
     }
 }
@@ -285,6 +358,7 @@ static void compute(shd_trainer *t, shd_work *work)
         t->initialised = 1;
         break;
     case SHD_WORK_EXPORT:
+    case SHD_WORK_RESHARD:
         break;
     case SHD_WORK_DATA_STEP:
         t->samples += t->global_batch;

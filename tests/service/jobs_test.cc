@@ -608,9 +608,6 @@ TEST_F(Jobs, DurableStateIsRefusedByName)
     Call c = call("SaveCheckpoint", &save.base);
     EXPECT_EQ(c->code, SHD_EUNSUPPORTED);
     EXPECT_NE(c->error.find("checkpoints"), std::string::npos) << c->error;
-    Shard__V1__ReshardRequest reshard = SHARD__V1__RESHARD_REQUEST__INIT;
-    reshard.job = const_cast<char *>("dur");
-    EXPECT_EQ(call("Reshard", &reshard.base)->code, SHD_EUNSUPPORTED);
     Shard__V1__ExportModelRequest export_model = SHARD__V1__EXPORT_MODEL_REQUEST__INIT;
     export_model.job = const_cast<char *>("absent");
     EXPECT_EQ(call("ExportModel", &export_model.base)->code, SHD_ENOTFOUND);

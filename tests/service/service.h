@@ -24,6 +24,7 @@
 #include "daemon/service/rpc_generate.h"
 #include "daemon/service/rpc_jobs.h"
 #include "daemon/service/rpc_plan.h"
+#include "daemon/service/rpc_reshard.h"
 #include "daemon/service/rpc_status.h"
 #include "daemon/service/rpc_tokenize.h"
 #include "daemon/service/rpc_trace.h"
@@ -240,10 +241,10 @@ class Service : public ::testing::Test
     {
         const std::string path = std::string("/shard.v1.Shard/") + name;
         const shd_rpc_method *(*tables[])(size_t *) = {
-            shd_rpc_jobs_methods,    shd_rpc_drive_methods,    shd_rpc_generate_methods,
-            shd_rpc_watch_methods,   shd_rpc_plan_methods,     shd_rpc_status_methods,
-            shd_rpc_export_methods,  shd_rpc_tokenize_methods, shd_rpc_trace_methods,
-            shd_rpc_evaluate_methods};
+            shd_rpc_jobs_methods,     shd_rpc_drive_methods,    shd_rpc_generate_methods,
+            shd_rpc_watch_methods,    shd_rpc_plan_methods,     shd_rpc_status_methods,
+            shd_rpc_export_methods,   shd_rpc_tokenize_methods, shd_rpc_trace_methods,
+            shd_rpc_evaluate_methods, shd_rpc_reshard_methods};
         for (auto table : tables) {
             size_t n;
             const shd_rpc_method *methods = table(&n);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "daemon/train/plan.h"
+#include "daemon/train/reshard.h"
 #include "daemon/train/trainer.h"
 
 namespace shd
@@ -116,12 +117,10 @@ class Engine
         if (data != nullptr && spec_.data_path == nullptr) {
             spec_.data_path = strdup(shd_source_path(data));
         }
+        threads_ = threads;
+        stream_threads_ = stream_threads;
         EXPECT_EQ(0, shd_plan_make(&spec_, threads, &plan_, &err)) << err.message;
-        for (uint32_t r = 0; r < spec_.strategy.world; r++) {
-            shd_device *dev = shd_device_create_cpu(threads, 0);
-            shd_device_set_streams(dev, stream_threads);
-            ranks_.push_back(shd_rank_create(r, dev));
-        }
+        HaveRanks(spec_.strategy.world);
         EXPECT_EQ(
             0, shd_trainer_create(&spec_, &plan_, ranks_.data(), data, eval, from, &trainer_, &err))
             << err.message;
@@ -192,6 +191,46 @@ class Engine
         return trace;
     }
 
+    // Moves the job to `spec` on the ranks from `first` on; 0, or what it failed with.
+    int Reshard(const shd_spec &spec, uint32_t first = 0, std::string *why = nullptr)
+    {
+        shd_plan plan;
+        shd_error err = {};
+        EXPECT_EQ(0, shd_plan_make(&spec, threads_, &plan, &err)) << err.message;
+        return ReshardUnder(spec, plan, first, why);
+    }
+
+    int ReshardUnder(const shd_spec &spec, const shd_plan &plan, uint32_t first = 0,
+                     std::string *why = nullptr)
+    {
+        shd_error err = {};
+        shd_reshard *reshard = nullptr;
+        HaveRanks(first + spec.strategy.world);
+        int rc = shd_reshard_create(trainer_, &spec, &plan, ranks_.data() + first, &reshard, &err);
+        if (rc == 0) {
+            shd_work work;
+            shd_work_init(&work, SHD_WORK_RESHARD);
+            work.reshard = reshard;
+            rc = Run(&work);
+            err = work.err;
+            shd_work_fini(&work);
+        }
+        if (rc == 0) {
+            reshard_peak_ = shd_reshard_peak(reshard);
+            reshard_sent_ = shd_reshard_bytes_sent(reshard);
+            shd_reshard_adopt(reshard);
+            shd_spec copy = {};
+            shd_spec_copy(&copy, &spec);
+            shd_spec_fini(&spec_);
+            spec_ = copy;
+            plan_ = plan;
+        } else if (why != nullptr) {
+            *why = err.message;
+        }
+        shd_reshard_free(reshard);
+        return rc;
+    }
+
     std::vector<std::vector<float>> Params()
     {
         std::vector<std::vector<float>> out;
@@ -206,6 +245,19 @@ class Engine
         return out;
     }
 
+    // Ranks beyond those of the job.
+    void HaveRanks(uint32_t n)
+    {
+        while (ranks_.size() < n) {
+            shd_device *dev = shd_device_create_cpu(threads_, 0);
+            shd_device_set_streams(dev, stream_threads_);
+            ranks_.push_back(shd_rank_create(static_cast<uint32_t>(ranks_.size()), dev));
+        }
+    }
+    shd_rank *const *ranks() const
+    {
+        return ranks_.data();
+    }
     shd_trainer *trainer()
     {
         return trainer_;
@@ -217,6 +269,15 @@ class Engine
     const shd_spec &spec() const
     {
         return spec_;
+    }
+    // Of the last resharding.
+    uint64_t reshard_peak() const
+    {
+        return reshard_peak_;
+    }
+    uint64_t reshard_sent() const
+    {
+        return reshard_sent_;
     }
     int init_rc() const
     {
@@ -230,6 +291,9 @@ class Engine
   private:
     shd_spec spec_ = {};
     shd_plan plan_ = {};
+    int threads_ = 1;
+    bool stream_threads_ = false;
+    uint64_t reshard_peak_ = 0, reshard_sent_ = 0;
     std::vector<shd_rank *> ranks_;
     shd_trainer *trainer_ = nullptr;
     int init_rc_ = -1;
