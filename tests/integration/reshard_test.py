@@ -27,7 +27,7 @@ class Reshard(harness.TestCase):
     def assertMemory(self, daemon, name, stepped):
         """Every rank holds what was planned, and after a step has held it."""
         for rank in self.status_of(daemon, name)["memory"]:
-            for tag in rank["tags"]:
+            for tag in rank["tags"].values():
                 if stepped:
                     self.assertEqual(tag["peak"], tag["planned"], tag)
                 self.assertLessEqual(tag["peak"], tag["planned"], tag)
@@ -139,7 +139,7 @@ class Reshard(harness.TestCase):
     def planned_by(self, daemon, strategy):
         """Bytes that a job takes of each of its two ranks."""
         daemon.submit("p", 1, "--ranks", 2, "--strategy", strategy)
-        planned = daemon.status()["ranks"][0]["planned"]
+        planned = daemon.status()["ranks"][0]["memory"]["planned"]
         daemon.wait_state("p", "done", "failed")
         daemon.ok("delete", "p")
         return planned
@@ -163,7 +163,7 @@ class Reshard(harness.TestCase):
                     self.assertRefused(result, EXIT_REFUSED, "does not fit", new + STAGING, budget - old, budget,
                                        "goes on as it was")
                 now = daemon.status()
-                self.assertEqual([rank["planned"] for rank in now["ranks"]], [new if fits else old] * 2)
+                self.assertEqual([rank["memory"]["planned"] for rank in now["ranks"]], [new if fits else old] * 2)
                 self.assertEqual(now["jobs"][0]["strategy"], "ddp" if fits else "zero3")
                 steps += [caller.ok("train", job="j", seq=seq, rows=4) for seq in (3, 4)]
                 want = want or [untimed(step) for step in steps]
