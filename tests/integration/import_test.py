@@ -42,7 +42,7 @@ class Import(harness.TestCase):
         size = write_zeros(path, config)
         before = daemon.resident()
         daemon.ok("submit", "--detach", "--name", "large", "--model", path, "--strategy", "zero3", "--seq-len", 8,
-                  "--micro-batch", 1, "--optimizer", "sgd", "--momentum", 0)
+                  "--micro-batch", 1, "--optimizer", "sgd", "--momentum", 0, "--prefetch", 0)
         highest = 0
 
         def running():
