@@ -102,19 +102,6 @@ static void render_estimate(shc_buf *out, const shc_term *term, const Shard__V1_
                    shc_format_count(text, e->tokens_per_s), 100 * e->flops_share);
 }
 
-/* As flags, so that they can be taken over. */
-static void advice_flags(shc_buf *out, const Shard__V1__Advice *a)
-{
-    shc_buf_clear(out);
-    shc_buf_puts(out, "--strategy ");
-    shc_text_clean(out, a->strategy);
-    const int grouped = !strcmp(a->strategy, "hybrid_shard") ||
-                        !strcmp(a->strategy, "hybrid_shard_zero2") || !strcmp(a->strategy, "hpz") ||
-                        !strcmp(a->strategy, "megatron");
-    if (grouped && a->n_degrees)
-        shc_buf_printf(out, " --shard-group %u", a->degrees[0]);
-}
-
 static void render_advice(shc_buf *out, const shc_term *term, Shard__V1__Advice *const *advice,
                           size_t n)
 {
@@ -132,7 +119,8 @@ static void render_advice(shc_buf *out, const shc_term *term, Shard__V1__Advice 
 
     for (size_t i = 0; i < n; i++) {
         const Shard__V1__Advice *a = advice[i];
-        advice_flags(&flags, a);
+        shc_buf_clear(&flags);
+        shc_text_clean(&flags, a->flags);
         shc_table_cell(table, "%s", shc_buf_str(&flags));
         shc_table_cell(table, "%s", a->activation_checkpointing);
         shc_table_cell(table, "%s", shc_format_bytes(text, a->bytes));
@@ -211,6 +199,7 @@ static void json_advice(shc_json *json, Shard__V1__Advice *const *advice, size_t
         const Shard__V1__Advice *a = advice[i];
         shc_json_open(json, NULL, '{');
         shc_json_str(json, "strategy", a->strategy);
+        shc_json_str(json, "flags", a->flags);
         json_degrees(json, a->degrees, a->n_degrees);
         shc_json_str(json, "reshard-after-forward", a->reshard_after_forward);
         shc_json_str(json, "activation-checkpointing", a->activation_checkpointing);

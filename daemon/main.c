@@ -256,12 +256,10 @@ static void raise_descriptor_limit(const shd_config *config)
 /* Beside compute, collectives fill the time in which ranks would wait for one another: measured on
  * as many cores as compute has threads, they take no more of them than in line. With fewer cores
  * there is always other work, and nothing to fill. */
-static int stream_threads(const shd_config *c, int cpus)
+static int stream_threads(const shd_config *c, int enough_cpus)
 {
-    if (strcmp(c->stream_threads, "auto") != 0) {
-        return strcmp(c->stream_threads, "yes") == 0;
-    }
-    return (uint64_t)c->ranks * c->threads_per_rank <= (uint64_t)cpus;
+    return strcmp(c->stream_threads, "auto") == 0 ? enough_cpus
+                                                  : strcmp(c->stream_threads, "yes") == 0;
 }
 
 static void create_ranks(shardd *d)
@@ -269,11 +267,11 @@ static void create_ranks(shardd *d)
     const shd_config *c = &d->config;
     cpu_set_t cpus;
     const int n = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
-    const int spin = (uint64_t)c->ranks * c->threads_per_rank <= (uint64_t)n;
+    const int enough_cpus = (uint64_t)c->ranks * c->threads_per_rank <= (uint64_t)n;
     d->ranks = shd_calloc(c->ranks, sizeof(shd_rank *));
     for (uint32_t i = 0; i < c->ranks; i++) {
-        shd_device *dev = shd_device_create_cpu((int)c->threads_per_rank, spin);
-        shd_device_set_streams(dev, stream_threads(c, n));
+        shd_device *dev = shd_device_create_cpu((int)c->threads_per_rank, enough_cpus);
+        shd_device_set_streams(dev, stream_threads(c, enough_cpus));
         d->ranks[i] = shd_rank_create(i, dev);
     }
 }
@@ -465,7 +463,8 @@ int main(int argc, char **argv)
     } else {
         shd_log_set_level((shd_log_level)d.config.log_level);
         signal(SIGPIPE, SIG_IGN);
-        /* Opening files and plans of all callers share this pool, and may wait for a disk. */
+        /* Opening files and plans for jobs of this daemon share this pool, and may wait for a disk.
+         */
         setenv("UV_THREADPOOL_SIZE", "32", 0);
         rc = run(&d, &err);
         if (rc < 0) {

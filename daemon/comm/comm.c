@@ -126,7 +126,7 @@ int shd_comm_split(shd_comm *comm, const uint32_t *members, uint32_t n, shd_comm
 
 static _Thread_local uint64_t thread_ns;
 
-static uint64_t now_ns(void)
+uint64_t shd_comm_now_ns(void)
 {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
@@ -141,9 +141,9 @@ uint64_t shd_comm_thread_ns(void)
 static int run(shd_comm *comm, const shd_comm_call *call, shd_device *dev, uint64_t sent,
                shd_error *err)
 {
-    const uint64_t began = now_ns();
+    const uint64_t began = shd_comm_now_ns();
     const int rc = comm->vtable->call(comm, call, dev, err);
-    thread_ns += now_ns() - began;
+    thread_ns += shd_comm_now_ns() - began;
     SHD_TRY(rc);
     shd_comm_counter *counter = &comm->counters[call->kind];
     atomic_fetch_add_explicit(&counter->bytes, sent, memory_order_relaxed);

@@ -64,6 +64,9 @@ struct shd_comm_family {
     void *groups;          /* the backend's: whom to wake */
 };
 
+/* CLOCK_MONOTONIC. */
+uint64_t shd_comm_now_ns(void);
+
 /* A family with one reference. */
 shd_comm_family *shd_comm_family_create(void);
 shd_comm_family *shd_comm_family_ref(shd_comm_family *family);

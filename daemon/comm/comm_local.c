@@ -61,13 +61,6 @@ static void wake_all(group *g)
     syscall(SYS_futex, &g->phase, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 /* ---- groups ---- */
 
 static group *group_create(shd_comm_family *family, uint32_t size)
@@ -149,7 +142,7 @@ static uint32_t wait_phase(group *g, uint32_t seen, int abortable, uint64_t dead
         }
         struct timespec left, *timeout = NULL;
         if (deadline_ns != 0) {
-            const uint64_t now = now_ns();
+            const uint64_t now = shd_comm_now_ns();
             if (now >= deadline_ns) {
                 return word;
             }
@@ -242,7 +235,8 @@ static int meet(local_comm *comm, const shd_comm_call *call, const uint32_t *mem
     }
 
     const uint32_t ms = comm->base.timeout_ms;
-    uint32_t word = wait_phase(g, seen, 1, ms == 0 ? 0 : now_ns() + (uint64_t)ms * 1000000u);
+    uint32_t word =
+        wait_phase(g, seen, 1, ms == 0 ? 0 : shd_comm_now_ns() + (uint64_t)ms * 1000000u);
     if (!met(word, seen) && !(word & ABORTED)) {
         abort_missing(comm, call);
         word = wait_phase(g, seen, 1, 0);

@@ -37,7 +37,7 @@ typedef struct shd_windows_options {
     int whole;       /* up to the last token; in file order, of all parts */
     uint32_t stride; /* whole: windows begin so many tokens apart, 1..seq_len; after the first (of a
                         document) only the last so many targets count. 0: seq_len */
-    uint64_t limit;  /* whole: only the first so many targets; 0: all */
+    uint64_t limit;  /* whole: only so many tokens after the first; 0: all */
 } shd_windows_options;
 
 typedef struct shd_windows shd_windows;

@@ -24,9 +24,7 @@ shd_device *shd_device_create(const shd_device_backend *backend, int nthreads, i
 
 shd_device *shd_device_beside(const shd_device *dev)
 {
-    shd_device *beside = shd_device_create(dev->backend, 1, 0);
-    beside->ctx.work = dev->ctx.work;
-    return beside;
+    return shd_device_create(dev->backend, 1, 0);
 }
 
 void shd_device_set_streams(shd_device *dev, int threads)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/service/message.h"
 #include "daemon/service/verdict.h"
 
 enum {
@@ -351,16 +352,6 @@ static void after_prepare(uv_work_t *work, int status)
 
 /* ---- the request ---- */
 
-static Shard__V1__JobSpec *copy_message(const Shard__V1__JobSpec *message)
-{
-    const size_t size = shard__v1__job_spec__get_packed_size(message);
-    uint8_t *bytes = shd_malloc(size);
-    shard__v1__job_spec__pack(message, bytes);
-    Shard__V1__JobSpec *copy = shard__v1__job_spec__unpack(NULL, size, bytes);
-    free(bytes);
-    return copy;
-}
-
 /* "DIR/" is DIR. */
 static void trim(char *path)
 {
@@ -376,7 +367,7 @@ int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1
     if (under_way >= MAX_UNDER_WAY) {
         return shd_fail(err, SHD_EFULL, "%u plans are being made already; try again", under_way);
     }
-    Shard__V1__JobSpec *copy = copy_message(message);
+    Shard__V1__JobSpec *copy = (Shard__V1__JobSpec *)shd_message_copy(&message->base);
     if (copy == NULL) {
         return shd_fail(err, SHD_EINVAL, "the spec holds text that is not UTF-8");
     }
@@ -392,10 +383,7 @@ int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1
     r->open_files = open_files;
     r->done = done;
     r->n_roots = options->n_data_roots;
-    r->roots = shd_calloc(r->n_roots, sizeof(*r->roots));
-    for (uint32_t i = 0; i < r->n_roots; i++) {
-        r->roots[i] = shd_strdup(options->data_roots[i]);
-    }
+    r->roots = shd_auth_roots_copy(options->data_roots, r->n_roots);
     r->state_dir = options->state_dir != NULL ? shd_strdup(options->state_dir) : NULL;
     r->n_ranks = options->n_ranks;
     r->threads_per_rank = options->threads_per_rank;
@@ -417,10 +405,7 @@ void shd_admission_free(shd_admission *admission)
     shd_job_data_fini(&admission->files);
     shd_model_files_unref(admission->model);
     shard__v1__job_spec__free_unpacked(r->message, NULL);
-    for (uint32_t i = 0; i < r->n_roots; i++) {
-        free(r->roots[i]);
-    }
-    free(r->roots);
+    shd_auth_roots_free(r->roots, r->n_roots);
     free(r->planned);
     free(r->state_dir);
     free(r);

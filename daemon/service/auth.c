@@ -128,3 +128,20 @@ int shd_auth_check_job(const shd_auth_rules *rules, const shd_identity *who, uid
                     "job '%s' belongs to uid %u; members of its group may see it, not %s it", job,
                     (unsigned)owner_uid, right == SHD_RIGHT_USE ? "use" : "manage");
 }
+
+char **shd_auth_roots_copy(char *const *roots, uint32_t n_roots)
+{
+    char **copy = shd_calloc(n_roots, sizeof(*copy));
+    for (uint32_t i = 0; i < n_roots; i++) {
+        copy[i] = shd_strdup(roots[i]);
+    }
+    return copy;
+}
+
+void shd_auth_roots_free(char **roots, uint32_t n_roots)
+{
+    for (uint32_t i = 0; i < n_roots; i++) {
+        free(roots[i]);
+    }
+    free(roots);
+}

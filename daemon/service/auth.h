@@ -74,6 +74,11 @@ typedef struct shd_opener {
     uint32_t n_roots;
 } shd_opener;
 
+/* Copies of roots, for who opens files on another thread while the configuration may change. Freed
+ * by shd_auth_roots_free. */
+char **shd_auth_roots_copy(char *const *roots, uint32_t n_roots);
+void shd_auth_roots_free(char **roots, uint32_t n_roots);
+
 /* Opens the directory that `path` would be made in, on behalf of the caller, who must be allowed to
  * search every directory from a root on and to write and search that one; it must lie beneath a
  * root or be one. *name_out (freed by the caller) is the last component of `path`, which need not

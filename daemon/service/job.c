@@ -159,6 +159,9 @@ void shd_job_free(shd_job *job)
     if (job->move != NULL) {
         job->move->removed(job->move);
     }
+    while (job->tracers != NULL) {
+        shd_job_untrace(job->tracers); /* they have what they asked for, and still send it */
+    }
     shd_job_prepare_end(job);
     shd_trainer_free(job->trainer);
     shd_tokenizer_free(job->tokenizer);
@@ -243,10 +246,14 @@ void shd_job_trace(shd_job *job, shd_job_tracer *tracer)
 
 void shd_job_untrace(shd_job_tracer *tracer)
 {
+    if (tracer->link == NULL) {
+        return; /* the job has gone before */
+    }
     *tracer->link = tracer->next;
     if (tracer->next != NULL) {
         tracer->next->link = tracer->link;
     }
+    tracer->link = NULL;
 }
 
 static void wait_link(shd_job_wait **list, shd_job_wait *wait)

@@ -29,7 +29,7 @@ struct shd_jobs {
     shd_requests *requests;
     int kicking, kick_again;
     uint32_t running; /* items on ranks */
-    uint32_t holds;   /* plans under way */
+    uint32_t holds;   /* what is under way beside loop and ranks: see shd_jobs_hold */
 
     int stopping;
     void (*stopped)(void *arg);
@@ -181,10 +181,11 @@ void shd_jobs_stop(shd_jobs *jobs, void (*done)(void *arg), void *arg)
     shd_error why;
     shd_fail(&why, SHD_EUNAVAILABLE,
              "the daemon is stopping; the call was not executed, send it again later");
+    shd_jobs_hold(jobs); /* what ends here must not end the stop before all have been told */
     for (shd_job *job = jobs->head; job != NULL; job = job->next) {
         shd_job_fail_waiting(job, &why);
     }
-    maybe_stopped(jobs);
+    shd_jobs_unhold(jobs);
 }
 
 void shd_jobs_set_access(shd_jobs *jobs, const shd_auth_rules *rules, char *const *data_roots,

@@ -101,15 +101,16 @@ struct shd_requests *shd_jobs_requests(shd_jobs *jobs);
 /* Threads beside the loop, for each kind of work its own: none waits behind another kind, and users
  * have shares. Texts are cancelled when the table stops. */
 typedef enum shd_workers_kind {
-    SHD_WORKERS_TEXT = 0, /* texts to tokens, data to windows */
+    SHD_WORKERS_TEXT = 0, /* texts to tokens, data to windows, files to be evaluated, plans of
+                              stated machines and advice */
     SHD_WORKERS_SAMPLING, /* tokens from logits: milliseconds */
     SHD_WORKERS_FILES,    /* exports: as slow as the caller's file system */
     SHD_WORKERS_COUNT
 } shd_workers_kind;
 struct shd_workers *shd_jobs_workers(shd_jobs *jobs, shd_workers_kind kind);
 
-/* Something of the table runs outside of the loop thread (a plan): shd_jobs_stop waits until it is
- * let go of again. */
+/* Something of the table runs outside of the loop thread (a plan, a text, an export): shd_jobs_stop
+ * waits until it is let go of again. */
 void shd_jobs_hold(shd_jobs *jobs);
 void shd_jobs_unhold(shd_jobs *jobs);
 

@@ -7,6 +7,7 @@
 
 #include "daemon/base/mem.h"
 #include "daemon/service/admission.h"
+#include "daemon/service/message.h"
 #include "daemon/service/model_files.h"
 #include "daemon/service/verdict.h"
 #include "daemon/service/workers.h"
@@ -79,14 +80,8 @@ static void find_room(request *r)
 /* The flags of an advice. */
 static void name_advice(const shd_advice *a, char *out, size_t size)
 {
-    char reshard[SHD_STRATEGY_RESHARD_LEN];
-    const uint32_t group = shd_strategy_shard_group(&a->strategy);
-    int n = snprintf(out, size, "--strategy %s", shd_strategy_name(&a->strategy));
-    if (group > 0) {
-        n += snprintf(out + n, size - (size_t)n, " --shard-group %u", group);
-    }
-    (void)shd_strategy_reshard(&a->strategy, reshard);
-    snprintf(out + n, size - (size_t)n, " --activation-checkpointing %s",
+    char flags[SHD_STRATEGY_FLAGS_LEN];
+    snprintf(out, size, "%s --activation-checkpointing %s", shd_strategy_flags(&a->strategy, flags),
              shd_checkpointing_name(a->checkpointing));
 }
 
@@ -116,7 +111,7 @@ static uint32_t smaller_micro_batch(const request *r, const shd_advice *least, u
 /* What would fit, from the advice; its first entry fits, or needs least of all. */
 static void would_fit(const request *r, const shd_advice *advice, char *out, size_t size)
 {
-    char flags[128], bytes[SHD_VERDICT_BYTES];
+    char flags[SHD_STRATEGY_FLAGS_LEN + 48], bytes[SHD_VERDICT_BYTES];
     name_advice(advice, flags, sizeof flags);
     if (advice->fits) {
         snprintf(out, size, "would fit: %s (%s)", flags, shd_verdict_bytes(advice->bytes, bytes));
@@ -140,7 +135,7 @@ static void judge(request *r, const shd_advice *advice)
     shd_planning *p = &r->planning;
     const uint64_t bytes = shd_plan_bytes(&p->plan);
     const uint32_t world = p->spec.strategy.world;
-    char needs[SHD_VERDICT_BYTES], has[SHD_VERDICT_BYTES], tags[96], hint[256];
+    char needs[SHD_VERDICT_BYTES], has[SHD_VERDICT_BYTES], tags[96], hint[384];
     shd_verdict_bytes(bytes, needs);
     shd_verdict_bytes(p->available, has);
     if (p->stated && p->available == 0) {
@@ -214,16 +209,6 @@ static void task_done(shd_task *task)
     shd_jobs_unhold(jobs);
 }
 
-static Shard__V1__PlanRequest *copy_message(const Shard__V1__PlanRequest *message)
-{
-    const size_t size = shard__v1__plan_request__get_packed_size(message);
-    uint8_t *bytes = shd_malloc(size);
-    shard__v1__plan_request__pack(message, bytes);
-    Shard__V1__PlanRequest *copy = shard__v1__plan_request__unpack(NULL, size, bytes);
-    free(bytes);
-    return copy;
-}
-
 int shd_planning_start(shd_jobs *jobs, const shd_identity *who,
                        const Shard__V1__PlanRequest *message, void (*done)(shd_planning *planning),
                        void *arg, shd_error *err)
@@ -237,7 +222,7 @@ int shd_planning_start(shd_jobs *jobs, const shd_identity *who,
                         "%d plans or texts of yours are being worked on already; try again",
                         MAX_OF_USER);
     }
-    Shard__V1__PlanRequest *copy = copy_message(message);
+    Shard__V1__PlanRequest *copy = (Shard__V1__PlanRequest *)shd_message_copy(&message->base);
     if (copy == NULL) {
         return shd_fail(err, SHD_EINVAL, "the spec holds text that is not UTF-8");
     }
@@ -250,10 +235,7 @@ int shd_planning_start(shd_jobs *jobs, const shd_identity *who,
     r->done = done;
     r->who = *who;
     r->n_roots = options->n_data_roots;
-    r->roots = shd_calloc(r->n_roots, sizeof(*r->roots));
-    for (uint32_t i = 0; i < r->n_roots; i++) {
-        r->roots[i] = shd_strdup(options->data_roots[i]);
-    }
+    r->roots = shd_auth_roots_copy(options->data_roots, r->n_roots);
     r->n_ranks = options->n_ranks;
     r->threads_per_rank = options->threads_per_rank;
     r->budget = options->limits.memory_per_rank;
@@ -274,10 +256,7 @@ void shd_planning_free(shd_planning *planning)
     shd_spec_fini(&planning->spec);
     free(planning->advice);
     shard__v1__plan_request__free_unpacked(r->message, NULL);
-    for (uint32_t i = 0; i < r->n_roots; i++) {
-        free(r->roots[i]);
-    }
-    free(r->roots);
+    shd_auth_roots_free(r->roots, r->n_roots);
     free(r->planned);
     free(r);
 }

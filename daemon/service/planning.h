@@ -32,7 +32,7 @@ typedef struct shd_planning {
     uint32_t first_rank; /* of this daemon; 0 when it is not */
     uint64_t available;  /* bytes of a rank; 0: not stated */
     int fits;            /* or nobody can tell */
-    char verdict[SHD_ERROR_MESSAGE_MAX];
+    char verdict[SHD_ERROR_MESSAGE_MAX + 256];
     void *arg;
 } shd_planning;
 

@@ -27,7 +27,7 @@ int shd_preparer_create(uv_loop_t *loop, shd_token_cache *cache, shd_preparer **
  * handle closes. NULL is fine. */
 void shd_preparer_free(shd_preparer *preparer);
 
-/* What came of it: a source (owned from here) or NULL and why. The handle is gone then. */
+/* What came of it: a source (owned from here) or NULL and why. The handle is gone afterwards. */
 typedef void (*shd_prepared_fn)(void *arg, shd_source *source, const shd_error *failed);
 
 /* Queues shd_token_cache_get of `fd` (duplicated) for user `uid`; `fn` runs on the loop, later. */

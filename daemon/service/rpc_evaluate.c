@@ -75,10 +75,7 @@ static evaluation *of_task(shd_task *task)
 static void on_timer_closed(uv_handle_t *handle)
 {
     evaluation *e = handle->data;
-    for (uint32_t i = 0; i < e->n_roots; i++) {
-        free(e->roots[i]);
-    }
-    free(e->roots);
+    shd_auth_roots_free(e->roots, e->n_roots);
     free(e->path);
     free(e->token_bytes);
     shd_work_fini(&e->item.work);
@@ -270,6 +267,8 @@ static int enter(evaluation *e, shd_error *err)
 {
     shd_job *job;
     SHD_TRY(shd_jobs_find(e->jobs, &e->who, e->job_id, SHD_RIGHT_USE, &job, err));
+    /* Now: the job may have been resharded since the call came. */
+    e->round = job->spec.micro_batch * job->spec.strategy.world;
     e->part = e->round; /* how long a round takes is not known yet */
     shd_work_init(&e->item.work, SHD_WORK_EVAL);
     set_part(e);
@@ -389,10 +388,7 @@ static void copy_request(evaluation *e, const Shard__V1__EvaluateRequest *q, con
     const shd_jobs_options *options = shd_jobs_get_options(e->jobs);
     snprintf(e->job_id, sizeof(e->job_id), "%s", job->id);
     e->n_roots = options->n_data_roots;
-    e->roots = shd_calloc(e->n_roots, sizeof(*e->roots));
-    for (uint32_t i = 0; i < e->n_roots; i++) {
-        e->roots[i] = shd_strdup(options->data_roots[i]);
-    }
+    e->roots = shd_auth_roots_copy(options->data_roots, e->n_roots);
     e->path = shd_strdup(q->data);
     e->has_packing = q->has_packing_case != 0;
     e->packing = e->has_packing ? q->packing : job->spec.packing;
@@ -400,7 +396,6 @@ static void copy_request(evaluation *e, const Shard__V1__EvaluateRequest *q, con
         .seq_len = job->spec.seq_len, .whole = 1, .stride = q->stride, .limit = q->max_tokens};
     e->tok = job->tokenizer != NULL ? shd_tokenizer_ref(job->tokenizer) : NULL;
     e->vocab = (uint32_t)job->spec.model.vocab;
-    e->round = job->spec.micro_batch * job->spec.strategy.world;
 }
 
 static void evaluate(shd_call *call, const ProtobufCMessage *request, void *service)
@@ -411,6 +406,10 @@ static void evaluate(shd_call *call, const ProtobufCMessage *request, void *serv
     shd_data_format format;
     shd_job *job;
     shd_error err;
+    if (shd_jobs_stopping(jobs)) {
+        shd_call_failf(call, SHD_EUNAVAILABLE, "the daemon is stopping");
+        return;
+    }
     if (shd_jobs_find(jobs, who, q->job, SHD_RIGHT_USE, &job, &err) < 0 ||
         check(q, job, &err) < 0 || shd_data_format_parse(q->data_format, &format, &err) < 0 ||
         check_room(who, &err) < 0) {

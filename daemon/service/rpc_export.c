@@ -66,13 +66,10 @@ static void export_free(export_call *e)
     *at = e->next_call;
     shd_jobs *jobs = e->jobs;
     shd_model_files_unref(e->files);
-    for (uint32_t i = 0; i < e->n_roots; i++) {
-        free(e->roots[i]);
-    }
     for (uint32_t i = 0; i < e->n_names; i++) {
         free(e->names[i]);
     }
-    free(e->roots);
+    shd_auth_roots_free(e->roots, e->n_roots);
     free(e->names);
     free(e->path);
     shd_work_fini(&e->item.work);
@@ -333,10 +330,7 @@ static void copy_roots(export_call *e)
 {
     const shd_jobs_options *options = shd_jobs_get_options(e->jobs);
     e->n_roots = options->n_data_roots;
-    e->roots = shd_calloc(e->n_roots, sizeof(*e->roots));
-    for (uint32_t i = 0; i < e->n_roots; i++) {
-        e->roots[i] = shd_strdup(options->data_roots[i]);
-    }
+    e->roots = shd_auth_roots_copy(options->data_roots, e->n_roots);
 }
 
 static int check(const shd_jobs *jobs, const shd_job *job, const shd_identity *who,

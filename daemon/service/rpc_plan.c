@@ -54,10 +54,12 @@ static Shard__V1__Advice *encode_advice(const shd_advice *a, shd_scratch *scratc
 {
     Shard__V1__Advice *m = shd_scratch_take(scratch, 1, sizeof(*m));
     char *reshard = shd_scratch_take(scratch, SHD_STRATEGY_RESHARD_LEN, 1);
+    char *flags = shd_scratch_take(scratch, SHD_STRATEGY_FLAGS_LEN, 1);
     shard__v1__advice__init(m);
     m->strategy = (char *)shd_strategy_name(&a->strategy);
     m->degrees = shd_encode_degrees(&a->strategy, &m->n_degrees, scratch);
     m->reshard_after_forward = (char *)shd_strategy_reshard(&a->strategy, reshard);
+    m->flags = (char *)shd_strategy_flags(&a->strategy, flags);
     m->activation_checkpointing = (char *)shd_checkpointing_name(a->checkpointing);
     m->bytes = a->bytes;
     m->fits = a->fits;

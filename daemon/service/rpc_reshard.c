@@ -9,6 +9,7 @@
 #include "daemon/service/encode.h"
 #include "daemon/service/job.h"
 #include "daemon/service/jobs.h"
+#include "daemon/service/message.h"
 #include "daemon/train/plan.h"
 #include "daemon/train/reshard.h"
 
@@ -100,16 +101,6 @@ static int check(const shd_jobs *jobs, const shd_job *job, shd_error *err)
     return check_job(job, err);
 }
 
-static Shard__V1__JobSpec *copy_spec(const Shard__V1__JobSpec *message)
-{
-    const size_t size = shard__v1__job_spec__get_packed_size(message);
-    uint8_t *bytes = shd_malloc(size);
-    shard__v1__job_spec__pack(message, bytes);
-    Shard__V1__JobSpec *copy = shard__v1__job_spec__unpack(NULL, size, bytes);
-    free(bytes);
-    return copy;
-}
-
 static void set_text(char **field, const char *text)
 {
     if (*field != protobuf_c_empty_string) {
@@ -156,7 +147,7 @@ static void set_strategy(Shard__V1__JobSpec *m, const Shard__V1__ReshardRequest 
 /* The job's own specification with the changes. */
 static Shard__V1__JobSpec *change_spec(const shd_job *job, const Shard__V1__ReshardRequest *q)
 {
-    Shard__V1__JobSpec *m = copy_spec(job->spec_message);
+    Shard__V1__JobSpec *m = (Shard__V1__JobSpec *)shd_message_copy(&job->spec_message->base);
     if (q->ranks > 0) {
         m->ranks = q->ranks;
     }
@@ -202,7 +193,8 @@ static int check_batch(const Shard__V1__JobSpec *m, uint32_t n_ranks, shd_error 
             n++;
         }
     }
-    uint32_t micro = m->micro_batch;
+    const uint32_t most = m->global_batch / m->ranks; /* larger ones do not divide it */
+    uint32_t micro = m->micro_batch < most ? m->micro_batch : most;
     while (micro > 0 && m->global_batch % ((uint64_t)micro * m->ranks) != 0) {
         micro--;
     }

@@ -67,10 +67,7 @@ static tokenizing *of_task(shd_task *task)
 
 static void free_now(tokenizing *t)
 {
-    for (uint32_t i = 0; i < t->n_roots; i++) {
-        free(t->roots[i]);
-    }
-    free(t->roots);
+    shd_auth_roots_free(t->roots, t->n_roots);
     free(t->name);
     shd_tokenizer_free(t->tok);
     free(t->text);
@@ -314,10 +311,7 @@ static int start(tokenizing *t, const Shard__V1__TokenizeRequest *q, shd_error *
     }
     const shd_jobs_options *options = shd_jobs_get_options(t->jobs);
     t->n_roots = options->n_data_roots;
-    t->roots = shd_calloc(t->n_roots, sizeof(*t->roots));
-    for (uint32_t i = 0; i < t->n_roots; i++) {
-        t->roots[i] = shd_strdup(options->data_roots[i]);
-    }
+    t->roots = shd_auth_roots_copy(options->data_roots, t->n_roots);
     t->name = shd_strdup(q->tokenizer);
     if (q->data[0] != '\0') {
         t->data = shd_strdup(q->data);

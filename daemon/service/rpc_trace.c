@@ -1,6 +1,7 @@
 #include "daemon/service/rpc_trace.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/base/mem.h"
 #include "daemon/service/job.h"
@@ -10,7 +11,7 @@
 
 enum {
     EVENTS_PER_MESSAGE = 2048,
-    MAX_WAITING = 1 << 20, /* events that a slow reader may leave behind; later ones are dropped */
+    MAX_WAITING = 1 << 18, /* events that a slow reader may leave behind; later ones are dropped */
     MAX_TRACERS = 4,       /* of a job */
     MAX_STEPS = 1000,
 };
@@ -110,6 +111,11 @@ static void keep(tracer *t, const shd_span *span, uint32_t rank, uint64_t step)
     if (t->n - t->sent == MAX_WAITING) {
         t->dropped++;
         return;
+    }
+    if (t->n == t->room && t->sent > t->room / 2) { /* what was sent makes room first */
+        memmove(t->events, t->events + t->sent, (t->n - t->sent) * sizeof(*t->events));
+        t->n -= t->sent;
+        t->sent = 0;
     }
     if (t->n == t->room) {
         t->room = t->room == 0 ? 4096 : 2 * t->room;

@@ -43,14 +43,6 @@ typedef struct builder {
     uint32_t reducing;       /* the reduction that is not waited for yet; NONE */
 } builder;
 
-const char *shd_instr_name(shd_instr_kind kind)
-{
-    static const char *const names[SHD_INSTR_KIND_COUNT] = {
-        "gather",  "wait_gather", "forward", "recompute",  "backward",
-        "reshard", "grad_begin",  "reduce",  "wait_reduce"};
-    return names[kind];
-}
-
 const char *shd_lane_name(shd_lane lane)
 {
     static const char *const names[SHD_LANE_COUNT] = {"compute", "gather", "reduce"};

@@ -82,6 +82,11 @@ typedef struct shd_instr {
     uint32_t waits_for; /* WAIT_*: the instruction that it completes */
 } shd_instr;
 
+static inline int shd_instr_waits(const shd_instr *instr)
+{
+    return instr->kind == SHD_INSTR_WAIT_GATHER || instr->kind == SHD_INSTR_WAIT_REDUCE;
+}
+
 typedef struct shd_program {
     shd_instr *instrs; /* [n] */
     uint32_t n;
@@ -108,8 +113,7 @@ typedef struct shd_program_config {
 int shd_program_make(const shd_program_config *config, shd_program *out, shd_error *err);
 void shd_program_fini(shd_program *program);
 
-/* "gather", "wait_gather", ...; "compute", "gather", "reduce". Static storage. */
-const char *shd_instr_name(shd_instr_kind kind);
+/* "compute", "gather", "reduce". Static storage. */
 const char *shd_lane_name(shd_lane lane);
 
 /* The degrees of a unit: those of the job, with p = 1 where the layout keeps parameters whole. */

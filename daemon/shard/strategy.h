@@ -84,6 +84,11 @@ uint32_t shd_strategy_shard_group(const shd_strategy *s);
 #define SHD_STRATEGY_RESHARD_LEN 12
 const char *shd_strategy_reshard(const shd_strategy *s, char out[SHD_STRATEGY_RESHARD_LEN]);
 
+/* The flags of the command line that ask for these degrees: "--strategy hpz --shard-group 8",
+ * "--shard-degrees 1,2,4 --reshard-after-forward no". `out` is returned. */
+#define SHD_STRATEGY_FLAGS_LEN 96
+const char *shd_strategy_flags(const shd_strategy *s, char out[SHD_STRATEGY_FLAGS_LEN]);
+
 /* "ddp (no_shard), zero1, ..." for messages. Static storage. */
 const char *shd_strategy_presets(void);
 

@@ -300,3 +300,20 @@ const char *shd_strategy_reshard(const shd_strategy *s, char out[SHD_STRATEGY_RE
     }
     return out;
 }
+
+const char *shd_strategy_flags(const shd_strategy *s, char out[SHD_STRATEGY_FLAGS_LEN])
+{
+    const struct preset *preset = known_as(s);
+    char reshard[SHD_STRATEGY_RESHARD_LEN];
+    int n = preset != NULL ? snprintf(out, SHD_STRATEGY_FLAGS_LEN, "--strategy %s", preset->name)
+                           : snprintf(out, SHD_STRATEGY_FLAGS_LEN, "--shard-degrees %u,%u,%u", s->p,
+                                      s->g, s->o);
+    if (preset != NULL && has_group(preset)) {
+        n += snprintf(out + n, SHD_STRATEGY_FLAGS_LEN - (size_t)n, " --shard-group %u", s->p);
+    }
+    if (s->regather != (preset != NULL && preset->whole ? 1 : s->p)) {
+        snprintf(out + n, SHD_STRATEGY_FLAGS_LEN - (size_t)n, " --reshard-after-forward %s",
+                 shd_strategy_reshard(s, reshard));
+    }
+    return out;
+}

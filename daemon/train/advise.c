@@ -98,6 +98,9 @@ static int is_worth_a_try(search *s, const shd_strategy *strategy)
     }
     s->seen = shd_reallocarray(s->seen, s->n_seen + 1, sizeof *s->seen);
     s->seen[s->n_seen++] = *strategy;
+    if (s->spec->pipeline.max_gathered > 0 && strategy->p > 1 && strategy->regather == 1) {
+        return 0; /* what stays gathered cannot be limited: a specification of it is refused */
+    }
     return states(s, strategy) <= (double)s->memory;
 }
 

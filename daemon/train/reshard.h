@@ -30,7 +30,9 @@ typedef struct shd_reshard shd_reshard;
 
 /* Prepares the move of `trainer` to `spec` under `plan` on spec->strategy.world ranks (borrowed,
  * old and new ones in any mixture). `spec` may differ from the one in use in strategy, ranks,
- * micro-batch, determinism and how collectives are scheduled; SHD_EINVAL names what else differs.
+ * micro-batch, determinism and how collectives are scheduled; SHD_EINVAL names what else differs
+ * of batch, sequence length, kind of optimizer, dtypes, seed and what is trained; the rest the
+ * caller keeps alike.
  * SHD_ESTATE before SHD_WORK_INIT is done and while gradients are accumulated. One at a time, no
  * work in flight. It is carried out by an item of SHD_WORK_RESHARD, whose every failure leaves the
  * job as it was. */

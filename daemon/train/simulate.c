@@ -30,11 +30,6 @@ typedef struct simulation {
     unsigned char *done;   /* [n] */
 } simulation;
 
-static int is_wait(const shd_instr *instr)
-{
-    return instr->kind == SHD_INSTR_WAIT_GATHER || instr->kind == SHD_INSTR_WAIT_REDUCE;
-}
-
 static int moves(const lane *l)
 {
     return l->instr != NONE && l->latency <= 0 && (l->bytes[INSIDE] > 0 || l->bytes[BETWEEN] > 0);
@@ -72,7 +67,7 @@ static int reach(simulation *s)
     }
     const uint32_t i = s->next;
     const shd_instr *instr = &s->instrs[i];
-    if (is_wait(instr)) {
+    if (shd_instr_waits(instr)) {
         if (!s->done[i]) { /* first time here */
             s->events[i] = (shd_sim_event){i, instr->lane, s->now, s->now};
             s->done[i] = 1;

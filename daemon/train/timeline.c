@@ -56,11 +56,6 @@ static void add(lane_spans *lane, const shd_span *span)
     lane->spans[lane->n++] = *span;
 }
 
-static int is_wait(const shd_instr *instr)
-{
-    return instr->kind == SHD_INSTR_WAIT_GATHER || instr->kind == SHD_INSTR_WAIT_REDUCE;
-}
-
 static void began(void *arg, const shd_program *program, uint32_t instruction)
 {
     shd_timeline *t = arg;
@@ -73,7 +68,7 @@ static void ended(void *arg, const shd_program *program, uint32_t instruction)
     const shd_instr *instr = &program->instrs[instruction];
     lane_spans *lane = &t->lanes[instr->lane];
     const uint64_t end = now_ns();
-    if (is_wait(instr)) {
+    if (shd_instr_waits(instr)) {
         t->exposed_ns += end - lane->began_ns;
     }
     if (t->record) {
@@ -174,8 +169,8 @@ static const struct kind {
     [SHD_INSTR_BACKWARD] = {"backward", "compute", "segment"},
     [SHD_INSTR_RESHARD] = {"reshard", "compute", "unit"},
     [SHD_INSTR_GRAD_BEGIN] = {"begin_gradient", "compute", "unit"},
-    [SHD_INSTR_REDUCE] = {"reduce_scatter", "reduce", "bucket"},
-    [SHD_INSTR_WAIT_REDUCE] = {"wait_reduce", "wait", "bucket"},
+    [SHD_INSTR_REDUCE] = {"reduce_scatter", "reduce", NULL},
+    [SHD_INSTR_WAIT_REDUCE] = {"wait_reduce", "wait", NULL},
     [SHD_SPAN_COMPLETE_GRADS] = {"all_reduce", "reduce", "unit"},
     [SHD_SPAN_NORM] = {"norm", "optimizer", NULL},
     [SHD_SPAN_OPTIMIZER] = {"optimizer", "optimizer", "unit"},

@@ -65,7 +65,7 @@ size_t shd_timeline_spans(const shd_timeline *timeline, shd_lane lane, const shd
  * Static storage. */
 const char *shd_span_name(int kind);
 const char *shd_span_lane(int kind);
-/* What span->index counts: "unit", "segment", "bucket", or NULL. Static storage. */
+/* What span->index counts: "unit", "segment", or NULL: nothing with a name. Static storage. */
 const char *shd_span_of(int kind);
 
 #ifdef __cplusplus

@@ -65,6 +65,8 @@ struct Plan {
         for (int i = 0; i < 2; i++) {
             shard__v1__advice__init(&advice[i]);
             advice[i].strategy = text(i ? "zero3" : "hybrid_shard");
+            advice[i].flags =
+                text(i ? "--strategy zero3" : "--strategy hybrid_shard --shard-group 8");
             advice[i].n_degrees = 4;
             advice[i].degrees = i ? degrees : group;
             advice[i].reshard_after_forward = text("yes");
@@ -160,7 +162,7 @@ TEST(PlanView, NamesOfTheDaemonAreClean)
 {
     Plan p;
     p.spec.model = p.plan.verdict = p.spec.strategy = text("\033[2J");
-    p.advice[0].strategy = text("\033[2J");
+    p.advice[0].strategy = p.advice[0].flags = text("\033[2J");
     p.plan.n_advice = 1;
     p.plan.advice = p.advices;
     EXPECT_EQ(p.Text().find('\033'), std::string::npos);

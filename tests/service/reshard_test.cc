@@ -293,6 +293,7 @@ TEST_F(Reshard, WhatItAsksForIsChecked)
             "would do: --ranks 2, --ranks 1, --ranks 4 --micro-batch 1");
     refused(Request(id).ranks(3), SHD_EINVAL, "would do: --ranks 2, --ranks 1");
     refused(Request(id).micro_batch(0), SHD_EINVAL, "--micro-batch 0");
+    refused(Request(id).micro_batch(UINT32_MAX), SHD_EINVAL, "--micro-batch 4294967295");
     refused(Request(id).determinism("perhaps"), SHD_EINVAL, "perhaps");
     uint32_t degrees[] = {2, 1, 2};
     Request odd(id);

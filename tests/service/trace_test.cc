@@ -94,6 +94,25 @@ TEST_F(Trace, AJobThatEndsBeforeSaysSo)
     EXPECT_EQ(late->code, SHD_ESTATE);
 }
 
+TEST_F(Trace, ASlowReaderOutlivesTheJob)
+{
+    start(true);
+    const std::string id = create_running(Spec("t").data(data).steps(3), true);
+    Call c = make_call(), gone = make_call();
+    for (Call *call : {&c, &gone}) {
+        (*call)->read(0);
+        trace(call->get(), id, 2);
+    }
+    for (int i = 0; i < 3; i++) {
+        finish("t");
+    }
+    EXPECT_TRUE(ref("DeleteJob", id)->ok());
+    gone->go();
+    c->read(10);
+    ASSERT_TRUE(c->ok()) << c->error;
+    EXPECT_EQ(steps(c.get(), 0), (std::vector<uint64_t>{2, 3}));
+}
+
 TEST_F(Trace, LimitsAndRights)
 {
     start(true);

@@ -343,21 +343,22 @@ TEST(Hooks, SeeEveryInstructionOnce)
 {
     Chain c(Tied(), 3, 1);
     std::vector<std::string> seen;
-    const shd_pipeline_hooks hooks = {
-        [](void *arg, const shd_program *program, uint32_t i) {
-            static_cast<std::vector<std::string> *>(arg)->push_back(
-                std::string("<") + shd_instr_name(program->instrs[i].kind));
-        },
-        [](void *arg, const shd_program *program, uint32_t i) {
-            static_cast<std::vector<std::string> *>(arg)->push_back(
-                shd_lane_name(program->instrs[i].lane) + std::string(">"));
-        },
-        &seen};
+    const shd_pipeline_hooks hooks = {[](void *arg, const shd_program *program, uint32_t i) {
+                                          static_cast<std::vector<std::string> *>(arg)->push_back(
+                                              "<" + std::to_string(program->instrs[i].kind));
+                                      },
+                                      [](void *arg, const shd_program *program, uint32_t i) {
+                                          static_cast<std::vector<std::string> *>(arg)->push_back(
+                                              shd_lane_name(program->instrs[i].lane) +
+                                              std::string(">"));
+                                      },
+                                      &seen};
     c.pipeline.hooks = &hooks;
     ASSERT_EQ(0, c.Forward());
     const std::vector<std::string> begin(seen.begin(), seen.begin() + 8);
-    EXPECT_EQ((Log{"<gather", "gather>", "<wait_gather", "compute>", "<forward", "compute>",
-                   "<reshard", "compute>"}),
+    const auto began = [](shd_instr_kind kind) { return "<" + std::to_string(kind); };
+    EXPECT_EQ((Log{began(SHD_INSTR_GATHER), "gather>", began(SHD_INSTR_WAIT_GATHER), "compute>",
+                   began(SHD_INSTR_FORWARD), "compute>", began(SHD_INSTR_RESHARD), "compute>"}),
               begin);
     EXPECT_EQ(32u, seen.size());
 }

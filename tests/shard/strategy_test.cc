@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -253,6 +255,50 @@ TEST(Degrees, WhatTheyAreShownAsGivesThemBack)
         }
     }
     EXPECT_EQ(10u, names.size()) << "nine presets and custom";
+}
+
+// The flags of every strategy there is at a world ask for that strategy.
+TEST(Degrees, FlagsGiveThemBack)
+{
+    const uint32_t W = 8;
+    char flags[SHD_STRATEGY_FLAGS_LEN];
+    for (uint32_t p = 1; p <= W; p *= 2) {
+        for (uint32_t g = p; g <= W; g *= 2) {
+            for (uint32_t o = g; o <= W; o *= 2) {
+                for (uint32_t regather = 1; regather <= p; regather *= 2) {
+                    const shd_strategy s = {W, p, g, o, regather};
+                    std::istringstream words(shd_strategy_flags(&s, flags));
+                    std::string word, name, reshard;
+                    std::vector<uint32_t> degrees;
+                    shd_strategy_request request = {};
+                    request.world = W;
+                    while (words >> word) {
+                        if (word == "--strategy") {
+                            words >> name;
+                        } else if (word == "--shard-group") {
+                            words >> request.group;
+                        } else if (word == "--reshard-after-forward") {
+                            words >> reshard;
+                        } else {
+                            ASSERT_EQ("--shard-degrees", word);
+                            char comma;
+                            degrees.resize(3);
+                            words >> degrees[0] >> comma >> degrees[1] >> comma >> degrees[2];
+                        }
+                    }
+                    request.name = name.c_str();
+                    request.degrees = degrees.data();
+                    request.n_degrees = static_cast<uint32_t>(degrees.size());
+                    request.reshard = reshard.c_str();
+                    shd_strategy back = {};
+                    shd_error err = {};
+                    ASSERT_EQ(0, shd_strategy_resolve(&request, &back, &err))
+                        << flags << ": " << err.message;
+                    EXPECT_EQ(0, memcmp(&s, &back, sizeof s)) << flags;
+                }
+            }
+        }
+    }
 }
 
 TEST(Refusals, SayWhatAndWhich)
