@@ -335,8 +335,10 @@ TEST_F(Reshard, ToWhatIsInUseIsDoneAlready)
     turn_until([&] { return c->finished; });
     EXPECT_TRUE(c->ok()) << c->error;
     EXPECT_EQ(fake_running("j"), -1);
-    EXPECT_FALSE(ask(Request(id).strategy("full_shard"))->finished) << "none is under way";
-    turn();
+    Call next = ask(Request(id).strategy("full_shard"));
+    EXPECT_FALSE(next->finished) << "none is under way";
+    turn_until([&] { return next->finished; });
+    EXPECT_TRUE(next->ok()) << next->error;
 }
 
 TEST_F(Reshard, OneAtATime)
