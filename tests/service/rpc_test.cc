@@ -407,6 +407,8 @@ TEST(Rpc, ThousandConnectionsLeaveNothing)
     const int before = open_fds();
     for (int i = 0; i < 1000; i++) {
         if (i % 4 == 0) {
+            // The server may be behind with those that are gone, and closes what is too many.
+            ASSERT_TRUE(eventually([&] { return server.connections() < 32; }));
             Channel channel(server.path);
             ASSERT_EQ(channel.call_bytes("/t/Echo", job_ref("x")).status, GRPC_STATUS_OK) << i;
         } else {
