@@ -6,6 +6,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/service/admission.h"
 #include "daemon/service/encode.h"
 #include "daemon/service/job.h"
 #include "daemon/service/jobs.h"
@@ -225,8 +226,7 @@ static void on_plan(uv_work_t *work)
 
 /* ---- admission, on the loop ---- */
 
-/* The window of the new ranks inside of the old ones, or around them, whose fullest rank has the
- * least planned (then: whose sum is least; then: the first). */
+/* The window of the new ranks inside of the old ones, or around them, that admission would take. */
 static uint32_t place(const shd_job *job, const uint64_t *planned, uint32_t n_ranks, uint32_t world)
 {
     const uint32_t old = job->first_rank, n_old = job->spec.strategy.world;
@@ -235,21 +235,8 @@ static uint32_t place(const shd_job *job, const uint64_t *planned, uint32_t n_ra
     const uint32_t high = world <= n_old           ? end - world
                           : old + world <= n_ranks ? old
                                                    : n_ranks - world;
-    uint32_t best = low;
-    uint64_t best_max = UINT64_MAX, best_sum = UINT64_MAX;
-    for (uint32_t first = low; first <= high; first++) {
-        uint64_t max = 0, sum = 0;
-        for (uint32_t r = first; r < first + world; r++) {
-            max = planned[r] > max ? planned[r] : max;
-            sum += planned[r];
-        }
-        if (max < best_max || (max == best_max && sum < best_sum)) {
-            best = first;
-            best_max = max;
-            best_sum = sum;
-        }
-    }
-    return best;
+    uint64_t fullest;
+    return low + shd_admission_place(planned + low, high - low + world, world, &fullest);
 }
 
 static int fits(const reshard_call *c, shd_error *err)
