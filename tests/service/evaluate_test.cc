@@ -1,13 +1,9 @@
 // Evaluate around the ranks: files and who may read them, whose turn it is, and when steps wait.
 // (What the ranks compute: tests/train/evaluate_test.cc. A target's loss here is its id.)
-#include <fcntl.h>
 
 #include <cmath>
-#include <filesystem>
 
-#include "daemon/data/token_cache.h"
-#include "tests/service/service.h"
-#include "tests/store/files.h"
+#include "tests/service/texts.h"
 
 namespace
 {
@@ -27,32 +23,9 @@ struct Ask {
     }
 };
 
-class Evaluate : public Service
+class Evaluate : public Texts
 {
   protected:
-    void SetUp() override
-    {
-        Service::SetUp();
-        root_ = open(dir.c_str(), O_RDONLY | O_DIRECTORY);
-        shd_error err;
-        ASSERT_EQ(shd_token_cache_open(root_, "tokens", 0, &cache_, &err), 0) << err.message;
-        ASSERT_EQ(shd_preparer_create(&loop, cache_, &preparer, &err), 0) << err.message;
-    }
-    void TearDown() override
-    {
-        stop();
-        shd_token_cache_free(cache_);
-        close(root_);
-        for (const auto &entry : std::filesystem::directory_iterator(dir)) {
-            std::filesystem::remove_all(entry.path());
-        }
-        Service::TearDown();
-    }
-    std::string write(const std::string &name, const std::string &contents)
-    {
-        files::Write(dir + "/" + name, contents);
-        return dir + "/" + name;
-    }
     Spec Small(const std::string &name)
     {
         Spec spec(name);
@@ -101,9 +74,6 @@ class Evaluate : public Service
         EXPECT_EQ(c->code, code) << c->error;
         EXPECT_NE(c->error.find(says), std::string::npos) << c->error;
     }
-
-    int root_ = -1;
-    shd_token_cache *cache_ = nullptr;
 };
 
 TEST_F(Evaluate, EveryFormat)

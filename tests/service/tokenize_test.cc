@@ -1,12 +1,10 @@
 // Text of jobs that has to be tokenized first, and the Tokenize call.
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <fstream>
 #include <sstream>
 
-#include "daemon/data/token_cache.h"
-#include "tests/service/service.h"
+#include "tests/service/texts.h"
 
 namespace
 {
@@ -16,30 +14,9 @@ constexpr auto kFailed = SHARD__V1__JOB_STATE__JOB_STATE_FAILED;
 constexpr auto kCancelled = SHARD__V1__JOB_STATE__JOB_STATE_CANCELLED;
 constexpr auto kRunning = SHARD__V1__JOB_STATE__JOB_STATE_RUNNING;
 
-class Tokenize : public Service
+class Tokenize : public Texts
 {
   protected:
-    void SetUp() override
-    {
-        Service::SetUp();
-        root_ = open(dir.c_str(), O_RDONLY | O_DIRECTORY);
-        shd_error err;
-        ASSERT_EQ(shd_token_cache_open(root_, "tokens", 0, &cache_, &err), 0) << err.message;
-        ASSERT_EQ(shd_preparer_create(&loop, cache_, &preparer, &err), 0) << err.message;
-    }
-    void TearDown() override
-    {
-        stop();
-        shd_token_cache_free(cache_);
-        close(root_);
-        EXPECT_EQ(system(("rm -rf '" + dir + "'/*").c_str()), 0);
-        Service::TearDown();
-    }
-    std::string write(const std::string &name, const std::string &contents)
-    {
-        std::ofstream(dir + "/" + name, std::ios::binary) << contents;
-        return dir + "/" + name;
-    }
     std::string tokenizer(const std::string &name)
     {
         std::ifstream in("tests/data/tokenizers/" + name, std::ios::binary);
@@ -94,9 +71,6 @@ class Tokenize : public Service
         }
         return out;
     }
-
-    int root_ = -1;
-    shd_token_cache *cache_ = nullptr;
 };
 
 TEST_F(Tokenize, AJobOnJsonLinesTrains)
