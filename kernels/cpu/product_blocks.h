@@ -64,6 +64,21 @@ static inline void start_row(const shd_product *p, float *to, int64_t row, int64
     }
 }
 
+typedef void (*block_fn)(const shd_product *p, int64_t m0, int64_t n0, int64_t m, int64_t n,
+                         float *scratch);
+
+/* Runs the blocks of a piece, one after another, with the worker's scratch. */
+static inline void each_block(const shd_product *p, int64_t m0, int64_t n0, int64_t m, int64_t n,
+                              int worker, block_fn run)
+{
+    float *scratch = p->ws + worker * p->ws_thread;
+    for (int64_t i = 0; i < m; i += BLOCK) {
+        for (int64_t j = 0; j < n; j += BLOCK) {
+            run(p, m0 + i, n0 + j, at_most(m - i, BLOCK), at_most(n - j, BLOCK), scratch);
+        }
+    }
+}
+
 /* A block of m × n results that is complete. */
 static inline void finish_block(const shd_product *p, const float *from, int64_t m0, int64_t n0,
                                 int64_t m, int64_t n)

@@ -50,12 +50,7 @@ static void run_block(const shd_product *p, int64_t m0, int64_t n0, int64_t m, i
 void SHD_FN(product_piece)(const shd_product *p, int64_t m0, int64_t n0, int64_t m, int64_t n,
                            int worker)
 {
-    float *scratch = p->ws + worker * p->ws_thread;
-    for (int64_t i = 0; i < m; i += BLOCK) {
-        for (int64_t j = 0; j < n; j += BLOCK) {
-            run_block(p, m0 + i, n0 + j, at_most(m - i, BLOCK), at_most(n - j, BLOCK), scratch);
-        }
-    }
+    each_block(p, m0, n0, m, n, worker, run_block);
 }
 
 int64_t SHD_FN(product_floats)(int64_t R, int64_t N, int64_t K)
