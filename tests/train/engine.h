@@ -303,6 +303,37 @@ class Engine
     bool finished_ = false;
 };
 
+// How peaks by tag are compared with the plan, which holds generations and, for all ranks alike,
+// what rank 0 alone generates.
+enum class Peaks { kAtMost, kButActivations, kExact };
+
+// What every rank holds is what is planned, to the byte; its peaks are as is said of them.
+inline void ExpectMemory(Engine *engine, Peaks of_rank_0, Peaks of_others)
+{
+    for (uint32_t r = 0; r < engine->spec().strategy.world; r++) {
+        const Peaks peaks = r == 0 ? of_rank_0 : of_others;
+        shd_usage usage[SHD_TAG_COUNT];
+        uint64_t total_peak = 0, reserved = 0;
+        shd_trainer_usage(engine->trainer(), r, usage, &total_peak, &reserved);
+        EXPECT_EQ(engine->plan().extent, reserved) << "rank " << r;
+        for (int t = 0; t < SHD_TAG_COUNT; t++) {
+            const char *tag = shd_tag_name(static_cast<shd_tag>(t));
+            EXPECT_EQ(engine->plan().steady[t], usage[t].now) << "rank " << r << " " << tag;
+            if (peaks == Peaks::kExact ||
+                (peaks == Peaks::kButActivations && t != SHD_TAG_ACTIVATIONS)) {
+                EXPECT_EQ(engine->plan().peak[t], usage[t].peak) << "rank " << r << " " << tag;
+            } else {
+                EXPECT_GE(engine->plan().peak[t], usage[t].peak) << "rank " << r << " " << tag;
+            }
+        }
+        if (peaks == Peaks::kExact) {
+            EXPECT_EQ(engine->plan().total_peak, total_peak) << "rank " << r;
+        } else {
+            EXPECT_GE(engine->plan().total_peak, total_peak) << "rank " << r;
+        }
+    }
+}
+
 // A batch with everything valid; caller fills tokens and targets.
 inline void MakeBatch(shd_work *work, uint32_t sequences, uint32_t length)
 {

@@ -71,35 +71,6 @@ uint64_t Sum(const uint64_t (&bytes)[SHD_TAG_COUNT])
     return sum;
 }
 
-void CheckSteady(shd::Engine *engine)
-{
-    for (uint32_t r = 0; r < engine->spec().strategy.world; r++) {
-        shd_usage usage[SHD_TAG_COUNT];
-        uint64_t total_peak = 0, reserved = 0;
-        shd_trainer_usage(engine->trainer(), r, usage, &total_peak, &reserved);
-        EXPECT_EQ(engine->plan().extent, reserved);
-        for (int t = 0; t < SHD_TAG_COUNT; t++) {
-            EXPECT_EQ(engine->plan().steady[t], usage[t].now);
-            EXPECT_GE(engine->plan().peak[t], usage[t].peak);
-        }
-    }
-}
-
-void CheckPeaks(shd::Engine *engine)
-{
-    for (uint32_t r = 0; r < engine->spec().strategy.world; r++) {
-        shd_usage usage[SHD_TAG_COUNT];
-        uint64_t total_peak = 0, reserved = 0;
-        shd_trainer_usage(engine->trainer(), r, usage, &total_peak, &reserved);
-        for (int t = 0; t < SHD_TAG_COUNT; t++) {
-            EXPECT_EQ(engine->plan().peak[t], usage[t].peak)
-                << "rank " << r << " " << shd_tag_name(static_cast<shd_tag>(t));
-            EXPECT_EQ(engine->plan().steady[t], usage[t].now);
-        }
-        EXPECT_EQ(engine->plan().total_peak, total_peak);
-    }
-}
-
 // ---- bits ----
 
 TEST(SameWorld, EveryTripleGoesOnAsIfNothingHadHappened)
@@ -188,13 +159,13 @@ TEST(Acceptance, FortyStepsOverFourStrategies)
         }
         if (!got.losses.empty()) {
             ASSERT_EQ(0, moves.Reshard(Cut(spec, part.degrees, part.world)));
-            CheckSteady(&moves);
+            shd::ExpectMemory(&moves, shd::Peaks::kAtMost, shd::Peaks::kAtMost);
         }
         for (int i = 0; i < 10; i++) {
             stays.Step(&want);
             moves.Step(&got);
         }
-        CheckPeaks(&moves);
+        shd::ExpectMemory(&moves, shd::Peaks::kExact, shd::Peaks::kExact);
     }
     EXPECT_LT(got.losses.back(), got.losses.front() - 0.5) << "it must learn";
     EXPECT_EQ(want.losses[30], got.losses[30]);
@@ -466,7 +437,7 @@ TEST(Memory, FollowsThePlanAfterEverySwitch)
     for (const auto &[degrees, world] : chain) {
         const shd_plan before = engine.plan();
         ASSERT_EQ(0, engine.Reshard(Cut(spec, degrees, world)));
-        CheckSteady(&engine);
+        shd::ExpectMemory(&engine, shd::Peaks::kAtMost, shd::Peaks::kAtMost);
         const uint64_t piece = SHD_RESHARD_PIECE * sizeof(float);
         EXPECT_LE(piece, SHD_RESHARD_STAGING);
         EXPECT_EQ(Sum(before.steady) + Sum(engine.plan().steady) + piece, engine.reshard_peak())
@@ -474,7 +445,7 @@ TEST(Memory, FollowsThePlanAfterEverySwitch)
         EXPECT_LE(engine.reshard_peak(),
                   before.extent + engine.plan().extent + SHD_RESHARD_STAGING);
         engine.Step();
-        CheckPeaks(&engine);
+        shd::ExpectMemory(&engine, shd::Peaks::kExact, shd::Peaks::kExact);
     }
 }
 
@@ -516,7 +487,7 @@ TEST(Ranks, OldAndNewOnesInAnyMixture)
     for (const auto &w : windows) {
         ASSERT_EQ(0, moves.Reshard(Cut(spec, {w.world, w.world, w.world}, w.world), w.first));
         EXPECT_TRUE(stays.Params() == moves.Params());
-        CheckSteady(&moves);
+        shd::ExpectMemory(&moves, shd::Peaks::kAtMost, shd::Peaks::kAtMost);
     }
     EXPECT_TRUE(stays.Train(3) == moves.Train(3));
 }
@@ -543,7 +514,7 @@ TEST(Failure, HalfWayLeavesTheJobAsItWas)
         std::string why;
         EXPECT_EQ(SHD_ENOMEM, fails.ReshardUnder(to, wrong, 0, &why));
         EXPECT_NE(std::string::npos, why.find("bytes")) << why;
-        CheckSteady(&fails);
+        shd::ExpectMemory(&fails, shd::Peaks::kAtMost, shd::Peaks::kAtMost);
         stays.Step(&want);
         fails.Step(&got);
         EXPECT_TRUE(want.losses == got.losses);

@@ -168,28 +168,6 @@ inline void ExpectSame(const Trace &first, const Trace &trace)
     EXPECT_TRUE(trace.params == first.params) << "parameters";
 }
 
-// Peak and steady memory of every rank per tag, to the byte. For an engine that has done steps on
-// data and nothing else: then what generation and evaluation would take is planned, not measured,
-// so that peaks of activations and in all are at most the plan's.
-inline void ExpectPlannedMemory(Engine &engine)
-{
-    for (uint32_t r = 0; r < engine.spec().strategy.world; r++) {
-        shd_usage usage[SHD_TAG_COUNT];
-        uint64_t total_peak = 0, reserved = 0;
-        shd_trainer_usage(engine.trainer(), r, usage, &total_peak, &reserved);
-        for (int t = 0; t < SHD_TAG_COUNT; t++) {
-            const char *tag = shd_tag_name(static_cast<shd_tag>(t));
-            EXPECT_EQ(engine.plan().steady[t], usage[t].now) << "rank " << r << " " << tag;
-            if (t == SHD_TAG_ACTIVATIONS) {
-                EXPECT_GE(engine.plan().peak[t], usage[t].peak) << "rank " << r << " " << tag;
-            } else {
-                EXPECT_EQ(engine.plan().peak[t], usage[t].peak) << "rank " << r << " " << tag;
-            }
-        }
-        EXPECT_GE(engine.plan().total_peak, total_peak) << "rank " << r;
-    }
-}
-
 inline std::vector<shd_comm_count> Counts(Engine &engine, uint32_t rank)
 {
     std::vector<shd_comm_count> counts(SHD_COMM_KIND_COUNT);
