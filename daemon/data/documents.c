@@ -146,8 +146,10 @@ static int write_line(job *j, const char *line, size_t n)
     if (blank == n) {
         return 0;
     }
+    /* No number is read here: an identity of 64 bits may stand beside the text. */
+    static const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL;
     json_error_t at;
-    json_t *object = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+    json_t *object = json_loadb(line, n, flags, &at);
     if (object == NULL) {
         return shd_fail(j->err, SHD_EDATA, "not JSON: %s, column %d", at.text, at.column);
     }
@@ -160,6 +162,10 @@ static int write_lines(job *j, window *w)
 {
     unsigned long long number = 1;
     size_t wanted = CHUNK, seen = 0; /* bytes without the end of a line */
+    SHD_TRY(fill(w, wanted, j->err));
+    if (w->n >= 3 && memcmp(w->bytes, "\xef\xbb\xbf", 3) == 0) {
+        drop(w, 3); /* a byte order mark, which some programs put before UTF-8 */
+    }
     for (;;) {
         SHD_TRY(fill(w, wanted, j->err));
         size_t done = 0;

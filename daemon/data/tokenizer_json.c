@@ -28,10 +28,10 @@ typedef struct reader {
 
 /* ---- JSON ---- */
 
-static json_t *load(const char *bytes, size_t n, shd_error *err)
+static json_t *load(const char *bytes, size_t n, size_t flags, shd_error *err)
 {
     json_error_t at;
-    json_t *root = json_loadb(bytes, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+    json_t *root = json_loadb(bytes, n, flags | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
     if (root == NULL) {
         shd_fail(err, SHD_EDATA, "not JSON: %s, line %d, column %d", at.text, at.line, at.column);
     }
@@ -644,7 +644,7 @@ int shd_tokenizer_read_json(shd_tokenizer *tok, const char *bytes, size_t n, shd
     static const char *const begins[] = {"<|begin_of_text|>", "<s>", "<bos>", NULL};
     static const char *const ends[] = {"<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", NULL};
     reader r = {.tok = tok, .err = err};
-    json_t *root = load(bytes, n, err);
+    json_t *root = load(bytes, n, 0, err);
     if (root == NULL) {
         return SHD_EDATA;
     }
@@ -719,7 +719,8 @@ static int check_decoder_tokens(const shd_tokenizer *tok, json_t *root, shd_erro
 int shd_tokenizer_read_config(shd_tokenizer *tok, const char *bytes, size_t n, shd_error *err)
 {
     json_t *root = NULL;
-    if (bytes != NULL && (root = load(bytes, n, err)) == NULL) {
+    /* No number is read here, and model_max_length is often 10^30: beyond any integer. */
+    if (bytes != NULL && (root = load(bytes, n, JSON_DECODE_INT_AS_REAL, err)) == NULL) {
         return SHD_EDATA;
     }
     int rc = root != NULL && !json_is_object(root)

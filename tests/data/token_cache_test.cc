@@ -99,8 +99,8 @@ class Cache : public ::testing::Test
 
 TEST_F(Cache, DocumentsOfJsonLines)
 {
-    ASSERT_EQ(GetText("{\"text\": \"ABC\", \"id\": 7}\n\n  \r\n"
-                      "{\"prompt\": \"PQ\", \"completion\": \"RS\"}\n"
+    ASSERT_EQ(GetText("\xef\xbb\xbf{\"text\": \"ABC\", \"id\": 7}\n\n  \r\n"
+                      "{\"prompt\": \"PQ\", \"completion\": \"RS\", \"id\": 18446744073709551615}\n"
                       "{\"text\": \"\"}\n{\"text\":\"X\\u0000Y\\u00e9\"}"),
               0)
         << err_.message;

@@ -274,9 +274,9 @@ TEST(Config, NamesBeginAndEnd)
     EXPECT_EQ(shd_tokenizer_eos(tok), 6);
     const std::string digest = shd_tokenizer_digest(tok);
     shd_tokenizer_free(tok);
-    ASSERT_EQ(Create(f.text(), R"({"eos_token":"<e>","bos_token":{"content":"</s>"}})", &tok, &err),
-              0)
-        << err.message;
+    const char *config = R"({"eos_token":"<e>","bos_token":{"content":"</s>"},
+                             "model_max_length":1000000000000000019884624838656})";
+    ASSERT_EQ(Create(f.text(), config, &tok, &err), 0) << err.message;
     EXPECT_EQ(shd_tokenizer_eos(tok), 7);
     EXPECT_EQ(shd_tokenizer_bos(tok), 6);
     EXPECT_NE(shd_tokenizer_digest(tok), digest);
