@@ -11,8 +11,9 @@
  *
  * Unicode properties are those of PCRE2, normal forms those of libunistring (Unicode 14 on Debian
  * 12). The `tokenizers` library carries tables of other versions: ids can differ where a text has
- * characters that one of them does not know, or marks whose order changed between them (of all
- * characters of Unicode 13 under NFC: U+0EBA). */
+ * characters that one of them does not know, or marks whose order changed between them. Of what
+ * Unicode 14 has, properties agree in all; under NFC, which the library does by Unicode 9, later
+ * marks and U+0EBA can differ beside other marks. */
 #ifndef SHD_DAEMON_DATA_TOKENIZER_H
 #define SHD_DAEMON_DATA_TOKENIZER_H
 
