@@ -78,10 +78,32 @@ static int open_file(const shd_opener *o, const char *file, shd_tokenizer **out,
     return rc;
 }
 
+/* A tokenizer.json that is no byte-level BPE was made from the tokenizer.model beside it. */
+static int open_dir(const shd_opener *o, const char *dir, shd_tokenizer **out, shd_error *err)
+{
+    shd_error why;
+    char *json = shd_asprintf("%s/tokenizer.json", dir);
+    char *model = shd_asprintf("%s/tokenizer.model", dir);
+    int rc = open_file(o, json, out, err);
+    if (rc == SHD_ENOTFOUND || rc == SHD_EUNSUPPORTED) {
+        const int other = open_file(o, model, out, &why);
+        if (other == SHD_OK) {
+            rc = SHD_OK;
+        } else if (other != SHD_ENOTFOUND) {
+            *err = why;
+            rc = other;
+        } else if (rc == SHD_ENOTFOUND) {
+            rc = shd_fail(err, rc, "'%s' has neither tokenizer.json nor tokenizer.model", dir);
+        }
+    }
+    free(json);
+    free(model);
+    return rc;
+}
+
 int shd_tokenizer_open(const shd_opener *opener, const char *name, shd_tokenizer **out,
                        shd_error *err)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
     if (strcmp(name, "bytes") == 0) {
         *out = shd_tokenizer_bytes();
         return SHD_OK;
@@ -95,13 +117,5 @@ int shd_tokenizer_open(const shd_opener *opener, const char *name, shd_tokenizer
     if (ends_with(name, ".json") || ends_with(name, ".model")) {
         return open_file(opener, name, out, err);
     }
-    int rc = SHD_ENOTFOUND;
-    for (int i = 0; i < 2 && rc == SHD_ENOTFOUND; i++) {
-        char *file = shd_asprintf("%s/%s", name, names[i]);
-        rc = open_file(opener, file, out, err);
-        free(file);
-    }
-    return rc == SHD_ENOTFOUND
-               ? shd_fail(err, rc, "'%s' has neither tokenizer.json nor tokenizer.model", name)
-               : rc;
+    return open_dir(opener, name, out, err);
 }

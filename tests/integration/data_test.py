@@ -126,6 +126,15 @@ class Data(harness.TestCase):
         tokens = daemon.ok("--json", "tokenize", "--tokenizer", model, "--text", text).json["tokens"]
         back = daemon.ok("tokenize", "--tokenizer", model, "--tokens", ",".join(map(str, tokens[1:]))).out
         self.assertEqual(back.rstrip("\n"), text)
+        # A directory as Llama 2 and Mistral have it: the tokenizer.json is of another kind.
+        both = os.path.join(daemon.data, "both")
+        os.mkdir(both)
+        shutil.copy(model, os.path.join(both, "tokenizer.model"))
+        with open(llama) as file, open(os.path.join(both, "tokenizer.json"), "w") as out:
+            out.write(file.read().replace('"byte_fallback":false', '"byte_fallback":true', 1))
+        self.assertEqual(daemon.ok("--json", "tokenize", "--tokenizer", both, "--text", text).json["tokens"], tokens)
+        os.unlink(os.path.join(both, "tokenizer.model"))
+        self.assertRefused(daemon.ctl("tokenize", "--tokenizer", both, "--text", text), harness.EXIT_REFUSED, "byte_fallback")
         lines = documents(os.path.join(daemon.data, "lines.jsonl"), 300)
         done = daemon.ok("--json", "tokenize", "--tokenizer", llama, "--data", lines).lines[-1]
         self.assertEqual(done["documents"], 300)
