@@ -105,7 +105,7 @@ static const shc_option options[] = {
      .has = AT(n_freeze),
      .help =
          "parameters that are not trained, by name with *, ? and [..] as in file names, such as "
-         "'*.mlp.*' or 'layers.[0-3].*'; a list with commas, and may be given again"},
+         "'*.mlp.*' or '*.layers.[0-3].*'; a list with commas, and may be given again"},
     NUM("dropout", "P", dropout, DROPOUT, SHC_NUM, 0, 1,
         "gpt2: on embeddings, attention and residual branches; others: on attention; default 0"),
     STR("dtype", "TYPE", dtype, SHC_TEXT,

@@ -154,6 +154,14 @@ class Plans(harness.TestCase):
 
     # ---- refusals ----
 
+    def test_patterns_that_help_names_match(self):
+        text = re.sub(r"\s+", " ", self.d.ok("submit", "--help").out)
+        shown = re.search(r"--freeze .*?such as (.*?);", text).group(1)
+        patterns = re.findall(r"'([^']+)'", shown)
+        self.assertEqual(len(patterns), 2, shown)
+        for pattern in patterns:
+            self.plan("--model", "smollm2-135m", "--seq-len", 32, "--micro-batch", 1, "--freeze", pattern)
+
     def test_bad_values_are_refused_by_name(self):
         machine = ["--model", "gpt2", "--world", 16]
         for flags, words in (

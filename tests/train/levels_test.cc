@@ -24,6 +24,13 @@ shd_model_config Architecture(int i)
     }
     shd_model_config c = shd_model_config_llama(2, 4, 24, 40, 23, 97);
     c.n_kv_head = 2;
+    if (i == 2) { // tied, norms of heads, a window in the second layer
+        c.arch = SHD_ARCH_QWEN3;
+        c.tied = c.qk_norm = 1;
+        c.head_dim = 10;
+        c.sliding_window = 4;
+        c.windowed[0] = 2;
+    }
     return c;
 }
 
@@ -73,6 +80,7 @@ shd_spec WorldSpec(int arch, const shd_strategy &strategy, uint32_t leaves, shd_
     spec.clip = 0.5;
     spec.dtype = dtype;
     spec.reduce_dtype = reduce;
+    spec.dropout = arch == 2 ? 0.1 : 0.0; // masks are of samples
     if (dtype == SHD_F16) {
         spec.scaler = {1, 0, 10, 3, 2, 1};
     }
@@ -177,11 +185,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Numbers{0, 1, SHD_BF16, SHD_F32}, Numbers{0, 3, SHD_BF16, SHD_BF16},
                     Numbers{1, 1, SHD_BF16, SHD_BF16}, Numbers{1, 3, SHD_BF16, SHD_F32},
                     Numbers{0, 3, SHD_F16, SHD_F16}, Numbers{1, 1, SHD_F16, SHD_F32},
-                    Numbers{1, 1, SHD_F32, SHD_BF16}),
+                    Numbers{1, 1, SHD_F32, SHD_BF16}, Numbers{2, 1, SHD_F32, SHD_F32},
+                    Numbers{2, 3, SHD_BF16, SHD_F32}),
     [](const auto &tested) {
         const Numbers &c = tested.param;
-        return std::string(c.arch == 0 ? "gpt2" : "llama") + "A" + std::to_string(c.accumulation) +
-               shd_dtype_name(c.dtype) + shd_dtype_name(c.reduce);
+        return std::string(shd_arch_name(Architecture(c.arch).arch)) + "A" +
+               std::to_string(c.accumulation) + shd_dtype_name(c.dtype) + shd_dtype_name(c.reduce);
     });
 
 // What a client sees of a sequence of calls, to the bit.

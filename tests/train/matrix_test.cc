@@ -25,28 +25,52 @@ template <class T> const T &Pick(std::mt19937 *random, const std::vector<T> &fro
     return from[(*random)() % from.size()];
 }
 
-const uint32_t kModels = 3;
+const uint32_t kModels = 6;
 
+// Small relatives of every architecture: tied and untied, key heads of every share, biases, norms
+// of heads, windows shorter than the sequence, stretched positions, a padding token.
 shd_model_config Model(uint32_t i)
 {
-    switch (i) {
-    case 0:
+    if (i == 0) {
         return shd_model_config_gpt2(3, 2, 24, 19, 97);
-    case 1: {
-        shd_model_config c = shd_model_config_llama(2, 4, 32, 44, 23, 97);
-        c.n_kv_head = 2;
+    }
+    if (i == 1) {
+        shd_model_config c = shd_model_config_gpt2(2, 3, 21, 19, 97);
+        c.d_ff = 50;
+        c.tied = 0;
+        c.activation = SHD_ACT_GELU;
         return c;
     }
-    default: {
-        shd_model_config c = shd_model_config_llama(3, 3, 24, 40, 23, 97);
+    shd_model_config c = shd_model_config_llama(3, 4, 32, 44, 23, 97);
+    c.n_kv_head = 2;
+    switch (i) {
+    case 2:
+        c.qkv_bias = c.o_bias = c.mlp_bias = 1;
+        c.rope = {SHD_ROPE_LLAMA3, 500.0, 4.0, 1.0, 4.0, 8};
+        break;
+    case 3:
+        c.arch = SHD_ARCH_MISTRAL;
+        c.sliding_window = 5;
+        c.windowed[0] = 7;
+        break;
+    case 4:
+        c.arch = SHD_ARCH_QWEN2;
+        c.n_kv_head = 4;
+        c.qkv_bias = 1;
+        c.tied = 1;
+        c.pad = 3;
+        c.sliding_window = 4;
+        c.windowed[0] = 6; // but the first layer
+        break;
+    default:
         c.arch = SHD_ARCH_QWEN3;
         c.head_dim = 10;
         c.n_kv_head = 1;
         c.tied = 1;
         c.qk_norm = 1;
-        return c;
+        break;
     }
-    }
+    return c;
 }
 
 Draw Make(uint32_t seed)
@@ -59,10 +83,11 @@ Draw Make(uint32_t seed)
                                            {SHD_OPTIM_SGD, 0, 0, 0, 0, 0},
                                            {SHD_OPTIM_LION, 0.9, 0.99, 0, 0, 0}};
     Draw d;
-    const uint32_t arch = random() % kModels,
-                   world = Pick<uint32_t>(&random, {1, 2, 3, 4, 4, 6, 8});
+    const uint32_t model = seed / 3 % kModels, // each in every precision
+        world = Pick<uint32_t>(&random, {1, 2, 3, 4, 4, 6, 8});
     shd_spec &s = d.spec = shd::SmallSpec("ddp", world);
-    s.model = Model(arch);
+    s.model = Model(model);
+    const bool gpt2 = s.model.arch == SHD_ARCH_GPT2;
     s.dtype = types[seed % 3];
     s.reduce_dtype = Pick(&random, types);
     s.checkpointing = static_cast<shd_checkpointing>(random() % 3);
@@ -76,11 +101,11 @@ Draw Make(uint32_t seed)
     }
     switch (random() % 4) {
     case 0:
-        d.freeze = {arch == 0 ? "*wte*" : "*embed_tokens*"};
+        d.freeze = {gpt2 ? "*wte*" : "*embed_tokens*"};
         break;
     case 1: // the embedding and the first block: backward ends early
-        d.freeze = {arch == 0 ? "*wte*" : "*embed_tokens*", arch == 0 ? "*wpe*" : "*layers.0.*",
-                    arch == 0 ? "*.h.0.*" : "*layers.0.*"};
+        d.freeze = {gpt2 ? "*wte*" : "*embed_tokens*", gpt2 ? "*wpe*" : "*layers.0.*",
+                    gpt2 ? "*.h.0.*" : "*layers.0.*"};
         break;
     case 2: // half of each block
         d.freeze = {"*mlp*"};
