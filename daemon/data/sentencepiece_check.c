@@ -126,10 +126,17 @@ typedef struct step {
     uint32_t next; /* byte to go on with */
 } step;
 
+/* Is a step by `byte`, the first of a key or not, with `height` of what is below, one of a key that
+ * shd_sp_maps.joins is about? */
+static int joins(uint32_t byte, int first, uint16_t height)
+{
+    return byte == ' ' || (byte == '\n' && (!first || height > 1));
+}
+
 /* No key is longer than MAX_RULE bytes, and none goes round in a circle: the library follows keys
  * from every place of a text. Units that several keys share are gone through once; height[unit] is
  * 1 more than the longest way down from there, ON_WAY while it is being found out. */
-static int check_depth(const unsigned char *units, uint64_t n, shd_error *err)
+static int check_depth(const unsigned char *units, uint64_t n, shd_sp_maps *maps, shd_error *err)
 {
     enum { ON_WAY = 0xffff };
     uint16_t *height = shd_calloc(n, sizeof(*height));
@@ -147,6 +154,7 @@ static int check_depth(const unsigned char *units, uint64_t n, shd_error *err)
                 const uint64_t below = children ^ byte;
                 const int is = (unit_at(units, below) & 0x800000ff) == byte;
                 most = is && height[below] > most ? height[below] : most;
+                maps->joins |= is && joins(byte, depth == 1, height[below]);
             }
             height[top->unit] = (uint16_t)(most + 1);
             depth--;
@@ -170,7 +178,7 @@ static int check_depth(const unsigned char *units, uint64_t n, shd_error *err)
 }
 
 /* 4 bytes: the size of the trie; the trie; the texts. */
-static int check_charsmap(const field *map, size_t *longest, shd_error *err)
+static int check_charsmap(const field *map, shd_sp_maps *maps, shd_error *err)
 {
     const uint64_t trie = map->size >= 4 ? unit_at(map->bytes, 0) : 0;
     if (map->size == 0) {
@@ -184,8 +192,8 @@ static int check_charsmap(const field *map, size_t *longest, shd_error *err)
                         trie == 0 ? "empty" : "too large");
     }
     SHD_TRY(check_units(map->bytes + 4, trie / 4, (const char *)map->bytes + 4 + trie,
-                        map->size - 4 - trie, longest, err));
-    return check_depth(map->bytes + 4, trie / 4, err);
+                        map->size - 4 - trie, &maps->longest, err));
+    return check_depth(map->bytes + 4, trie / 4, maps, err);
 }
 
 /* A normalizer's field by itself. */
@@ -199,7 +207,7 @@ static int check_normalizer(const field *spec, shd_sp_maps *maps, shd_error *err
         }
         if (inner.bytes != NULL && inner.number == CHARSMAP) {
             maps->any |= inner.size > 0;
-            SHD_TRY(check_charsmap(&inner, &maps->longest, err));
+            SHD_TRY(check_charsmap(&inner, maps, err));
         }
     }
     return 0;

@@ -13,12 +13,6 @@
 /* Changes when the same files come to mean other ids: cached token files depend on it. */
 #define MEANING_VERSION 1u
 
-/* Bytes of a text that go to sentencepiece at one time, which cannot be interrupted: so many steps
- * along pieces, but within bounds. */
-#define SP_WORK ((size_t)1 << 28)
-#define SP_LEAST ((size_t)1 << 13)
-#define SP_MOST ((size_t)1 << 20)
-
 /* ---- ids ---- */
 
 static void ids_reserve(shd_ids *ids, size_t more)
@@ -188,69 +182,6 @@ static int takes_space_off(const shd_tokenizer *tok)
     return 0;
 }
 
-/* Is every word with the space before it tokenized apart? So it is with merges, when no piece has a
- * space behind something else, a space is a piece, and a text that begins with a word gets a space
- * itself. Unigram models add up scores along the whole text, whose rounding depends on where it
- * begins. */
-static int cuts_at_spaces(const shd_tokenizer *tok)
-{
-    int space = 0;
-    for (uint32_t id = 0; id < tok->vocab; id++) {
-        const shd_piece *piece = &tok->pieces[id];
-        size_t n, spaces = 0;
-        shd_sp_kind kind;
-        shd_sp_piece(tok->sp, (int32_t)id, &n, &kind);
-        while (spaces < piece->size && piece->text[spaces] == ' ') {
-            spaces++;
-        }
-        if (kind == SHD_SP_TEXT &&
-            memchr(piece->text + spaces, ' ', piece->size - spaces) != NULL) {
-            return 0;
-        }
-        space |= kind == SHD_SP_TEXT && piece->size == 1 && spaces == 1;
-    }
-    return space && tok->leading_space && shd_sp_merges(tok->sp);
-}
-
-static void push(void *arg, int32_t id)
-{
-    shd_ids_push(arg, id);
-}
-
-/* May a text be cut behind "\n"? With merges it may, when no piece reaches over that place: then
- * what follows is tokenized as it is behind a text that is nothing but "\n", and the ids of that
- * one can be taken off. `maps`: the model replaces characters, perhaps these. */
-static size_t line_ids(const shd_tokenizer *tok, const shd_sp_maps *maps)
-{
-    shd_ids ids = SHD_IDS_INIT;
-    size_t n = 0;
-    int crosses = maps->any || !shd_sp_merges(tok->sp) ||
-                  shd_sp_encode(tok->sp, "\n", 1, push, &ids, NULL) < 0;
-    for (uint32_t id = 0; id < tok->vocab && !crosses; id++) {
-        const shd_piece *piece = &tok->pieces[id];
-        crosses = piece->size > 1 && memchr(piece->text, '\n', piece->size) != NULL;
-    }
-    /* Not an unknown character either, which would become one with other ones. */
-    if (!crosses && ids.n > 0) {
-        const shd_piece *piece = &tok->pieces[ids.items[ids.n - 1]];
-        n = piece->size == 1 && piece->text[0] == '\n' ? ids.n : 0;
-    }
-    shd_ids_fini(&ids);
-    return n;
-}
-
-/* The library looks from each place of a text along pieces, as long as they are; and a character
- * may become long, with several words of memory for each byte. */
-static size_t most_at_a_time(const shd_tokenizer *tok, const shd_sp_maps *maps)
-{
-    size_t longest = 4 * maps->longest + 1;
-    for (uint32_t id = 0; id < tok->vocab; id++) {
-        longest = tok->pieces[id].size > longest ? tok->pieces[id].size : longest;
-    }
-    const size_t most = SP_WORK / longest;
-    return most < SP_LEAST ? SP_LEAST : most > SP_MOST ? SP_MOST : most;
-}
-
 static int read_sentencepiece(shd_tokenizer *tok, const char *bytes, size_t n, shd_error *err)
 {
     shd_sp_maps maps;
@@ -259,9 +190,7 @@ static int read_sentencepiece(shd_tokenizer *tok, const char *bytes, size_t n, s
         SHD_TRY(read_piece(tok, id, err));
     }
     tok->leading_space = takes_space_off(tok);
-    tok->cuts_at_spaces = cuts_at_spaces(tok);
-    tok->line_ids = line_ids(tok, &maps);
-    tok->most = most_at_a_time(tok, &maps);
+    shd_sp_cuts_make(tok->sp, &maps, &tok->cuts);
     tok->bos = shd_sp_bos(tok->sp);
     tok->eos = shd_sp_eos(tok->sp);
     return 0;

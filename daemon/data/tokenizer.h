@@ -100,9 +100,11 @@ void shd_encoder_free(shd_encoder *encoder);         /* NULL is fine */
 void shd_encoder_limit(shd_encoder *encoder, const int *cancel, double seconds);
 
 /* Appends the ids of text[n] to `ids`. Names of added tokens in the text become those tokens.
- * SHD_EDATA when a pattern of the file takes too long on this text, or when more than 1 MiB (less
- * where pieces are longer than 256 bytes) would have to go through sentencepiece in one go: unigram
- * models see a text as a whole; with merges it is cut at spaces and behind lines. */
+ * SHD_EDATA when a pattern of the file takes too long on this text. A tokenizer.model gets a text
+ * in parts, cut where it tokenizes words or lines apart, so that the ids are those of the whole;
+ * one without merges (unigram) only where the text has more than 1 MiB, see shd_sp_cuts_at.
+ * SHD_EDATA when more than 1 MiB (less where pieces are longer than 256 bytes) has no such place.
+ */
 int shd_encoder_run(shd_encoder *encoder, const char *text, size_t n, unsigned flags, shd_ids *ids,
                     shd_error *err);
 

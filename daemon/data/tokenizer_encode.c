@@ -19,7 +19,7 @@
 #define SLOWEST 65536.0
 #define WORDS_A_LOOK 16u
 
-/* Bytes that go to sentencepiece at a time, where a text can be cut. */
+/* Bytes that go to sentencepiece at a time, about, where a text is cut. */
 #define SP_PART 8192u
 
 /* Bytes that are normalised between two looks at whether to go on. */
@@ -36,6 +36,7 @@ struct shd_encoder {
     size_t spaced_capacity;
     double seconds;
     size_t skip; /* between pieces: ids of the next one that belong to what came before */
+    int cutting; /* and: the text is cut for sentencepiece */
 
     /* the call in execution */
     shd_ends ends;
@@ -313,15 +314,7 @@ static int encode(shd_encoder *e, const char *text, size_t n, size_t n_ahead, sh
     return shd_added_split(e->tok->raw, text, n, &e->ends, on_raw, e, err);
 }
 
-static int is_graph(char c)
-{
-    return c > ' ' && c < 0x7f;
-}
-
-static int is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
+/* ---- sentencepiece ---- */
 
 /* Takes ids but for the first ones. */
 typedef struct taker {
@@ -339,67 +332,81 @@ static void take(void *arg, int32_t id)
     }
 }
 
-static int encode_part(shd_encoder *e, const char *text, size_t n, size_t skip, shd_ids *ids,
-                       shd_error *err)
+/* A part of a text in one go. */
+static int encode_part(shd_encoder *e, const char *text, size_t n, shd_ids *ids, shd_error *err)
 {
-    taker t = {.ids = ids, .skip = skip};
+    taker t = {.ids = ids, .skip = e->skip};
+    const size_t size = shd_utf8_lossy(text, n, NULL), most = e->tok->cuts.most;
     SHD_TRY(shd_ends_look(&e->ends, 1, err));
-    if (n > e->tok->most) {
+    if (size > most) {
         return shd_fail(err, SHD_EDATA,
-                        "%zu bytes of a text can be tokenized only in one go by this "
-                        "tokenizer.model, and at most %zu are: give the text as shorter documents "
-                        "(JSONL)",
-                        n, e->tok->most);
+                        "this tokenizer.model is given at most %zu bytes of a text in one go, and "
+                        "%zu have neither a space nor an end of a line between words at which they "
+                        "could be cut: give the text as shorter documents (JSONL)",
+                        most, size);
     }
-    return shd_sp_encode(e->tok->sp, text, n, take, &t, err);
-}
-
-/* Is text[at] a single space between a visible character and a letter, all ASCII? The word behind
- * it gets its space as a text's first word does. */
-static int is_between_words(const char *text, size_t n, size_t at)
-{
-    return at > 0 && at + 1 < n && text[at] == ' ' && is_graph(text[at - 1]) &&
-           is_letter(text[at + 1]);
-}
-
-/* May text[n] be cut before text[at]? What is left of it then begins at *rest, and with *skip ids
- * that belong to what came before. */
-static int is_cut(const shd_tokenizer *tok, const char *text, size_t n, size_t at, size_t *rest,
-                  size_t *skip)
-{
-    if (tok->cuts_at_spaces && is_between_words(text, n, at)) {
-        *rest = at + 1; /* the space comes by itself */
-        *skip = 0;
-        return 1;
+    if (shd_utf8_valid(text, n) == n) {
+        return shd_sp_encode(e->tok->sp, text, n, take, &t, err);
     }
-    *rest = at - 1;
-    *skip = tok->line_ids;
-    return tok->line_ids > 0 && at > 1 && at < n && text[at - 1] == '\n';
+    char *lossy = shd_malloc(size);
+    shd_utf8_lossy(text, n, lossy);
+    const int rc = shd_sp_encode(e->tok->sp, lossy, size, take, &t, err);
+    free(lossy);
+    return rc;
 }
 
-/* The library takes much longer for one long text than for its parts. The first `skip` ids are of
- * what came before. */
-static int encode_sp(shd_encoder *e, const char *text, size_t n, size_t skip, shd_ids *ids,
-                     shd_error *err)
+/* The first place from `from` on where text[n] can be cut; 0: none. */
+static size_t next_cut(const shd_sp_cuts *cuts, const char *text, size_t n, size_t from,
+                       size_t *rest, size_t *skip)
 {
-    for (size_t at = SP_PART / 2, rest, next; at < n && n > SP_PART; at++) {
-        if (is_cut(e->tok, text, n, at, &rest, &next)) {
-            SHD_TRY(encode_part(e, text, at, skip, ids, err));
-            text += rest;
-            n -= rest;
-            skip = next;
-            at = SP_PART / 2 - 1;
+    for (size_t at = from; at < n; at++) {
+        if (shd_sp_cuts_at(cuts, text, n, at, rest, skip)) {
+            return at;
         }
     }
-    return encode_part(e, text, n, skip, ids, err);
+    return 0;
 }
 
-static int encode_whole(shd_encoder *e, const char *text, size_t n, shd_ids *ids, shd_error *err)
+/* Parts of text[n] while there is more than one; *taken: bytes that they are. They end at the same
+ * places when the text goes on behind n. */
+static int encode_parts(shd_encoder *e, const char *text, size_t n, shd_ids *ids, size_t *taken,
+                        shd_error *err)
 {
-    const size_t skip = e->skip;
+    size_t at, rest, skip;
+    while (n - *taken > SP_PART && (at = next_cut(&e->tok->cuts, text + *taken, n - *taken,
+                                                  SP_PART / 2, &rest, &skip)) > 0) {
+        SHD_TRY(encode_part(e, text + *taken, at, ids, err));
+        *taken += rest;
+        e->skip = skip;
+    }
+    return 0;
+}
+
+/* text[n], behind which `more` may come: *taken is as for shd_encoder_piece. The library takes much
+ * longer for one long text than for its parts; but where parts need not give the whole's ids, it
+ * gets what it can in one go. */
+static int encode_sp(shd_encoder *e, const char *text, size_t n, int more, shd_ids *ids,
+                     size_t *taken, shd_error *err)
+{
+    const shd_sp_cuts *cuts = &e->tok->cuts;
+    /* What n cuts off of a character counts as U+FFFD, and may be less. */
+    const size_t most = cuts->most + (more ? 3 : 0);
+    int rc = 0;
+    *taken = 0;
+    e->cutting |= cuts->merges || shd_utf8_lossy(text, n, NULL) > most;
+    if (e->cutting) {
+        rc = encode_parts(e, text, n, ids, taken, err);
+    }
+    if (rc == 0 && more && shd_utf8_lossy(text + *taken, n - *taken, NULL) <= most) {
+        return 0;
+    }
+    if (rc == 0) {
+        rc = encode_part(e, text + *taken, n - *taken, ids, err);
+        *taken = n;
+    }
     e->skip = 0;
-    return e->tok->sp != NULL ? encode_sp(e, text, n, skip, ids, err)
-                              : encode(e, text, n, 0, ids, err);
+    e->cutting = 0;
+    return rc;
 }
 
 /* ---- whole texts ---- */
@@ -424,13 +431,16 @@ int shd_encoder_run(shd_encoder *e, const char *text, size_t n, unsigned flags, 
         for (size_t i = 0; i < n; i++) {
             shd_ids_push(ids, (unsigned char)text[i]);
         }
+    } else if (e->tok->sp != NULL) {
+        size_t taken;
+        SHD_TRY(encode_sp(e, text, n, 0, ids, &taken, err));
     } else if (shd_utf8_valid(text, n) == n) {
-        SHD_TRY(encode_whole(e, text, n, ids, err));
+        SHD_TRY(encode(e, text, n, 0, ids, err));
     } else {
         const size_t size = shd_utf8_lossy(text, n, NULL);
         char *lossy = shd_malloc(size);
         shd_utf8_lossy(text, n, lossy);
-        const int rc = encode_whole(e, lossy, size, ids, err);
+        const int rc = encode(e, lossy, size, 0, ids, err);
         free(lossy);
         SHD_TRY(rc);
     }
@@ -442,27 +452,20 @@ int shd_encoder_run(shd_encoder *e, const char *text, size_t n, unsigned flags, 
 
 /* ---- pieces ---- */
 
-/* The piece ends at the last place where a text can be cut. */
-static int sp_piece(shd_encoder *e, const char *text, size_t n, shd_ids *ids, size_t *taken,
-                    shd_error *err)
-{
-    size_t at = n, rest = 0, skip = 0;
-    while (at > 0 && !is_cut(e->tok, text, n, at, &rest, &skip)) {
-        at--;
-    }
-    if (at == 0) {
-        return n <= e->tok->most ? 0 : encode_part(e, text, n, 0, ids, err); /* says why */
-    }
-    SHD_TRY(shd_encoder_run(e, text, at, 0, ids, err));
-    e->skip = skip;
-    *taken = rest;
-    return 0;
-}
-
 /* Can texts be cut at all? */
 static int can_cut(const shd_tokenizer *tok)
 {
     return tok->bpe != NULL && (tok->n_forms == 0 || shd_added_empty(tok->normalized));
+}
+
+static int is_graph(char c)
+{
+    return c > ' ' && c < 0x7f;
+}
+
+static int is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
 /* The last line that begins before text[n]: a place between ASCII characters, with a letter behind
@@ -523,7 +526,7 @@ int shd_encoder_piece(shd_encoder *e, const char *text, size_t n, int last, shd_
     SHD_TRY(check_size(n, err));
     set_deadline(e, n);
     if (e->tok->sp != NULL) {
-        return sp_piece(e, text, n, ids, taken, err);
+        return encode_sp(e, text, n, 1, ids, taken, err);
     }
     const size_t before = ids->n;
     size_t at = n > AHEAD && can_cut(e->tok) ? n - AHEAD : 0;

@@ -10,6 +10,7 @@
 #include "daemon/data/ends.h"
 #include "daemon/data/regex.h"
 #include "daemon/data/sentencepiece.h"
+#include "daemon/data/sentencepiece_cuts.h"
 #include "daemon/data/tokenizer.h"
 
 #define SHD_MAX_NORMAL_FORMS 4
@@ -58,9 +59,7 @@ struct shd_tokenizer {
 
     /* sentencepiece */
     shd_sp *sp;
-    int cuts_at_spaces; /* words are tokenized apart: a text can be cut at a space */
-    size_t line_ids; /* ids of a text that is one "\n", when a text can be cut behind each; or 0 */
-    size_t most;     /* bytes that the library gets at one time */
+    shd_sp_cuts cuts;
 };
 
 /* Gives id its piece; text[n] is copied. SHD_EDATA when the id is taken or too large. */

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <uninorm.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -14,6 +15,7 @@
 
 #include "daemon/data/sentencepiece.h"
 #include "daemon/data/tokenizer.h"
+#include "daemon/data/utf8.h"
 
 namespace
 {
@@ -227,9 +229,10 @@ std::string ReadFile(const std::string &name)
 class Model
 {
   public:
-    explicit Model(const std::string &name)
+    // `more` fields of the message override the file's.
+    explicit Model(const std::string &name, const std::string &more = "")
     {
-        const std::string bytes = ReadFile(name);
+        const std::string bytes = ReadFile(name) + more;
         shd_tokenizer_files files = {};
         files.path = "m";
         files.model = bytes.data();
@@ -323,7 +326,32 @@ TEST(SentencePieceCuts, GiveTheIdsOfTheWholeText)
         for (const size_t step : {700u, 9000u, 20000u}) {
             size_t pieces = 0;
             ASSERT_EQ(model.Pieces(text, step, &pieces), want) << round << ", " << step;
-            EXPECT_GT(pieces, 60000u / step / 2);
+            EXPECT_GT(pieces, 60000u / std::max<size_t>(step, 16384) / 2);
+        }
+    }
+}
+
+// Whether the library puts a space before a text, keeps those that are there, or writes them behind
+// words decides where cuts leave them.
+TEST(SentencePieceCuts, WhateverTheModelDoesWithSpaces)
+{
+    using namespace std::string_literals;
+    const std::string no_prefix = "\x1a\x02\x18\x00"s, // normalizer_spec.add_dummy_prefix
+        no_extra = "\x1a\x02\x20\x01"s,                // .remove_extra_whitespaces
+        suffix = "\x12\x03\xc0\x01\x01"s;              // trainer_spec.treat_whitespace_as_suffix
+    std::mt19937_64 rng(10);
+    for (const std::string &more : {no_prefix, no_extra, suffix, no_prefix + no_extra,
+                                    no_prefix + suffix, no_extra + suffix}) {
+        Model model("sp_bpe.model", more);
+        for (int round = 0; round < 5; round++) {
+            const std::string text = RandomLines(&rng, 40000);
+            const std::vector<int32_t> want = model.Uncut(text);
+            std::vector<int32_t> got;
+            std::string message;
+            ASSERT_EQ(model.Run(text, &got, &message), 0) << message;
+            ASSERT_EQ(got, want) << testing::PrintToString(more) << ", " << round;
+            size_t pieces = 0;
+            ASSERT_EQ(model.Pieces(text, 9000, &pieces), want) << testing::PrintToString(more);
         }
     }
 }
@@ -343,6 +371,85 @@ TEST(SentencePieceCuts, LinesOfAScriptWithoutSpaces)
     EXPECT_GT(pieces, 10u);
 }
 
+// Lines of several scripts, with numbers, marks and ill-formed bytes, until there are `size` bytes.
+std::vector<std::string> MixedLines(size_t size)
+{
+    static const char *const words[] = {"In",
+                                        "the",
+                                        "beginning",
+                                        "God",
+                                        "created,",
+                                        "heaven",
+                                        "1234",
+                                        "e\u0301t\u00e9",
+                                        "\u0432",
+                                        "\u043d\u0430\u0447\u0430\u043b\u0435",
+                                        "\u0928\u092e\u0938\u094d\u0924\u0947",
+                                        "\u8d77\u521d\uff0c",
+                                        "\u0645\u0631\u062d\u0628\u0627",
+                                        "don't",
+                                        "\ufb01ne",
+                                        "x=1;",
+                                        "\xff\xe4",
+                                        "\u2581",
+                                        "  ",
+                                        "\u00a0",
+                                        "\U0001f600",
+                                        "\ufeff"};
+    std::mt19937_64 rng(21);
+    std::vector<std::string> lines;
+    for (size_t n = 0; n < size; n += lines.back().size() + 1) {
+        std::string line = "And"; // a letter begins it, a letter ends it
+        for (size_t i = rng() % 30; i > 0; i--) {
+            line += " " + std::string(words[rng() % (sizeof(words) / sizeof(words[0]))]);
+        }
+        lines.push_back(line + (rng() % 2 == 0 ? " said" : " \u0438"));
+    }
+    return lines;
+}
+
+// The same ids however the text comes, and those that the library gives for each line: in lines,
+// sums of scores are short enough for single precision.
+TEST(SentencePieceCuts, LongTextsOfAUnigramModel)
+{
+    Model model("sp_unigram.model");
+    const std::vector<std::string> lines = MixedLines(size_t{3} << 20);
+    std::string text;
+    std::vector<int32_t> want;
+    for (const std::string &line : lines) {
+        text += (text.empty() ? "" : "\n") + line;
+        std::string lossy(shd_utf8_lossy(line.data(), line.size(), nullptr), ' ');
+        shd_utf8_lossy(line.data(), line.size(), lossy.data());
+        const std::vector<int32_t> ids = model.Uncut(lossy);
+        want.insert(want.end(), ids.begin(), ids.end());
+    }
+    std::vector<int32_t> got;
+    std::string message;
+    ASSERT_EQ(model.Run(text, &got, &message), 0) << message;
+    EXPECT_TRUE(got == want) << got.size() << " ids, not " << want.size();
+    for (const size_t step : {size_t{65536}, size_t{1} << 20, (size_t{1} << 20) + 3}) {
+        size_t pieces = 0;
+        EXPECT_TRUE(model.Pieces(text, step, &pieces) == want) << step;
+        EXPECT_GE(pieces, 2u);
+    }
+}
+
+// Up to the bound the library sees the whole text.
+TEST(SentencePieceCuts, ShorterTextsOfAUnigramModelAreWhole)
+{
+    Model model("sp_unigram.model");
+    std::string text;
+    for (const std::string &line : MixedLines((size_t{1} << 20) - 4096)) {
+        text += line + "\n";
+    }
+    std::string lossy(shd_utf8_lossy(text.data(), text.size(), nullptr), ' ');
+    shd_utf8_lossy(text.data(), text.size(), lossy.data());
+    lossy.resize(shd_utf8_valid(lossy.data(), std::min<size_t>(lossy.size(), 1 << 20)));
+    size_t pieces = 0;
+    EXPECT_TRUE(model.Pieces(lossy, 65536, &pieces) == model.Uncut(lossy));
+    EXPECT_EQ(pieces, 1u);
+}
+
 TEST(SentencePieceCuts, WhatCannotBeCutHasABound)
 {
     for (const char *name : {"sp_unigram.model", "sp_bpe.model"}) {
@@ -355,7 +462,7 @@ TEST(SentencePieceCuts, WhatCannotBeCutHasABound)
         const auto then = std::chrono::steady_clock::now();
         EXPECT_EQ(model.Run(text, &ids, &message), SHD_EDATA) << name;
         EXPECT_LT(Since(then), kPatience) << name;
-        EXPECT_NE(message.find("at most 1048576"), std::string::npos) << message;
+        EXPECT_NE(message.find("at most 1048576 bytes"), std::string::npos) << message;
         EXPECT_NE(message.find("shorter documents"), std::string::npos) << message;
         const auto begin = std::chrono::steady_clock::now();
         EXPECT_EQ(model.Run(text.substr(0, 1048576), &ids, &message), 0) << message;

@@ -375,6 +375,38 @@ TEST(SentencePiece, AMapOfCharactersLeadsNowhereElse)
     EXPECT_THAT(err.message, testing::ContainsRegex("leads out"));
 }
 
+// What such maps make of spaces decides where a text can be cut.
+TEST(SentencePiece, AMapThatJoinsWords)
+{
+    const uint32_t ends = 1u << 8, value = 1u << 31;
+    // A trie with one key; its units are far enough apart.
+    const auto joins = [&](const std::string &key) {
+        std::vector<uint32_t> units(256, value);
+        uint32_t at = 0;
+        for (size_t i = 0; i < key.size(); i++) {
+            const uint32_t offset = 2u << 3 * i, child = at ^ offset ^ static_cast<uint8_t>(key[i]);
+            units[at] = (i == 0 ? 0 : static_cast<uint8_t>(key[i - 1])) | offset << 10;
+            at = child;
+        }
+        units[at] = static_cast<uint8_t>(key.back()) | 1u << 10 | ends;
+        units[at ^ 1] = value | 0;
+        const std::string model = Charsmap(units, std::string("x\0", 2));
+        shd_sp_maps maps;
+        shd_error err = {};
+        EXPECT_EQ(shd_sp_check(model.data(), model.size(), &maps, &err), 0) << err.message;
+        EXPECT_TRUE(maps.any);
+        return maps.joins;
+    };
+    EXPECT_FALSE(joins("a"));
+    EXPECT_FALSE(joins("ab"));
+    EXPECT_FALSE(joins("\n"));
+    EXPECT_TRUE(joins(" "));
+    EXPECT_TRUE(joins(" a"));
+    EXPECT_TRUE(joins("a b"));
+    EXPECT_TRUE(joins("\na"));
+    EXPECT_TRUE(joins("a\n"));
+}
+
 TEST(Decode, IdsThatAreNoToken)
 {
     shd_tokenizer *tok = nullptr;
