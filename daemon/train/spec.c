@@ -255,17 +255,25 @@ static int resolve_batch(const Shard__V1__JobSpec *in, shd_spec *out, shd_error 
     out->micro_batch = in->has_micro_batch_case ? in->micro_batch : 8;
     SHD_TRY(whole("micro-batch", out->micro_batch, 1, MAX_SEQUENCES, err));
     const uint64_t round = (uint64_t)out->micro_batch * world;
+    if (round > MAX_SEQUENCES) {
+        return shd_fail(err, SHD_EINVAL,
+                        "--micro-batch %u on --ranks %u makes a batch of %llu sequences, at most "
+                        "%d are possible; give at most %u",
+                        out->micro_batch, world, (unsigned long long)round, MAX_SEQUENCES,
+                        MAX_SEQUENCES / world);
+    }
     /* Under the level world a job is the same whatever the ranks, and so is its batch. */
     const uint64_t tree = (uint64_t)out->micro_batch * out->reduction_width;
     const uint64_t global = in->has_global_batch_case ? in->global_batch : tree;
     SHD_TRY(whole("global-batch", global, 1, MAX_SEQUENCES, err));
     if (global % round != 0) {
+        const uint64_t next = (global / round + 1) * round;
         return shd_fail(err, SHD_EINVAL,
                         "--global-batch %llu does not divide over --ranks %u with --micro-batch "
                         "%u; give a multiple of %llu, for example %llu",
                         (unsigned long long)global, world, out->micro_batch,
                         (unsigned long long)round,
-                        (unsigned long long)((global / round + 1) * round));
+                        (unsigned long long)(next <= MAX_SEQUENCES ? next : next - round));
     }
     out->global_batch = (uint32_t)global;
     out->accumulation = (uint32_t)(global / round);
@@ -465,6 +473,8 @@ static int resolve_eval(const Shard__V1__JobSpec *in, shd_spec *out, shd_error *
     SHD_TRY(whole("eval-batches", out->eval_batches, 0, MAX_SEQUENCES, err));
     if (out->eval_every == 0) {
         SHD_TRY(idle("eval-batches", in->has_eval_batches_case, "--eval-every 0", err));
+        SHD_TRY(idle("eval-data", out->data_path != NULL && in->eval_data[0] != '\0',
+                     "--eval-every 0", err));
     }
     if (out->data_path == NULL) {
         if (out->eval_every > 0 || in->eval_data[0] != '\0' ||

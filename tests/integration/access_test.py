@@ -149,7 +149,7 @@ class Files(harness.TestCase):
             caller.end()
 
     def refused(self, path, *words, uid=OTHER, gid=None, key="data"):
-        values = {key: path} if key == "data" else {"data": self.d.text, key: path}
+        values = {key: path} if key == "data" else {"data": self.d.text, key: path, "eval_every": 1}
         answer = self.create(uid, gid, **values)
         self.assertFalse(answer["ok"], answer)
         # INVALID_ARGUMENT, NOT_FOUND or PERMISSION_DENIED

@@ -471,7 +471,13 @@ TEST(Refusals, Batches)
             {"--global-batch 33", "--ranks 4", "--micro-batch 8", "multiple of 32", "64"});
     Refused({SET(global_batch, GLOBAL_BATCH, 1)}, SHD_EINVAL, {"--global-batch 1", "example 32"});
     // Too many sequences a round, though each number alone is allowed.
-    Refused({SET(micro_batch, MICRO_BATCH, 1048576)}, SHD_EINVAL, {"--global-batch 4194304"});
+    Refused({SET(micro_batch, MICRO_BATCH, 300000)}, SHD_EINVAL,
+            {"--micro-batch 300000", "--ranks 4", "1200000", "1048576", "at most 262144"});
+    Accepted most({SET(micro_batch, MICRO_BATCH, 262144)});
+    EXPECT_EQ(1048576u, most.spec.global_batch);
+    // The advice can be followed.
+    Refused({SET(micro_batch, MICRO_BATCH, 200000), SET(global_batch, GLOBAL_BATCH, 1000000)},
+            SHD_EINVAL, {"--global-batch 1000000", "multiple of 800000", "example 800000"});
     Refused({SET(seq_len, SEQ_LEN, 0)}, SHD_EINVAL, {"--seq-len 0"});
     Refused({SET(seq_len, SEQ_LEN, 257)}, SHD_EINVAL, {"--seq-len 257", "256"});
     Refused({SET(seq_len, SEQ_LEN, UINT32_MAX)}, SHD_EINVAL, {"--seq-len 4294967295"});
@@ -548,9 +554,11 @@ TEST(Refusals, Evaluation)
             {"--eval-batches 4294967295"});
     Refused({SET(eval_every, EVAL_EVERY, 5), SET(eval_split, EVAL_SPLIT, 0)}, SHD_EINVAL,
             {"--eval-every 5", "--eval-split"});
-    Refused({TEXT(eval_data, "/e"), SET(eval_split, EVAL_SPLIT, 0.2)}, SHD_EINVAL,
+    Refused({TEXT(eval_data, "/e")}, SHD_EINVAL, {"--eval-data", "--eval-every 0"});
+    const auto every = SET(eval_every, EVAL_EVERY, 5);
+    Refused({every, TEXT(eval_data, "/e"), SET(eval_split, EVAL_SPLIT, 0.2)}, SHD_EINVAL,
             {"--eval-data", "--eval-split 0.2"});
-    Refused({TEXT(eval_data, "/e"), SET(eval_split, EVAL_SPLIT, kNan)}, SHD_EINVAL,
+    Refused({every, TEXT(eval_data, "/e"), SET(eval_split, EVAL_SPLIT, kNan)}, SHD_EINVAL,
             {"--eval-split nan"});
     Refused({kClientDriven, TEXT(eval_data, "/e")}, SHD_EINVAL, {"--eval-data", "--data"});
     Refused({kClientDriven, SET(eval_every, EVAL_EVERY, 5)}, SHD_EINVAL, {"--eval-every"});
@@ -762,7 +770,7 @@ TEST(Copy, OwnsItsStrings)
 {
     shd_spec copy;
     {
-        Accepted a({TEXT(eval_data, "/e")});
+        Accepted a({SET(eval_every, EVAL_EVERY, 10), TEXT(eval_data, "/e")});
         shd_spec_copy(&copy, &a.spec);
         EXPECT_NE(a.spec.data_path, copy.data_path);
     }
