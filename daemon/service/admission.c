@@ -1,28 +1,29 @@
 #include "daemon/service/admission.h"
 
 #include <pwd.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/service/hint.h"
 #include "daemon/service/message.h"
+#include "daemon/service/room.h"
 #include "daemon/service/verdict.h"
+#include "daemon/service/workers.h"
 
-enum {
-    MAX_UNDER_WAY = 16, /* admissions at one time */
-    MAX_SUGGESTIONS = 3 /* settings named in a refusal */
-};
+enum { MAX_OF_USER = 16 }; /* what of a user may wait or run there at one time */
 
 typedef struct request {
     shd_admission admission; /* first: freed through it */
-    uv_work_t work;
+    shd_task task;
     shd_jobs *jobs;
     Shard__V1__JobSpec *message;
     int open_files;
     void (*done)(shd_admission *admission);
 
-    /* Copies for the pool's thread. */
+    /* Copies for the thread. */
     char **roots;
     uint32_t n_roots;
     char *state_dir; /* NULL: none */
@@ -30,33 +31,23 @@ typedef struct request {
     int threads_per_rank;
     uint64_t budget;
     uint64_t *planned; /* [n_ranks] when it did not fit */
-    char would_fit[240];
+    char hint[SHD_HINT_LEN];
 } request;
 
-static uint32_t under_way; /* loop thread */
-
-uint32_t shd_admission_place(const uint64_t *planned, uint32_t n_ranks, uint32_t world,
-                             uint64_t *fullest)
+static request *request_of(shd_task *task)
 {
-    uint32_t best = 0;
-    uint64_t best_max = UINT64_MAX, best_sum = UINT64_MAX;
-    for (uint32_t first = 0; first + world <= n_ranks; first++) {
-        uint64_t max = 0, sum = 0;
-        for (uint32_t r = first; r < first + world; r++) {
-            max = planned[r] > max ? planned[r] : max;
-            sum += planned[r];
-        }
-        if (max < best_max || (max == best_max && sum < best_sum)) {
-            best = first;
-            best_max = max;
-            best_sum = sum;
-        }
-    }
-    *fullest = best_max;
-    return best;
+    return (request *)((char *)task - offsetof(request, task));
 }
 
-/* ---- on the pool's thread: files and the plan ---- */
+/* ---- on a thread beside the loop ---- */
+
+/* The daemon has been told to stop: there is no need to go on. */
+static int is_cancelled(request *r)
+{
+    return __atomic_load_n(&r->task.cancel, __ATOMIC_RELAXED)
+               ? shd_fail(&r->admission.err, SHD_EUNAVAILABLE, "the daemon is stopping")
+               : SHD_OK;
+}
 
 static void look_up_owner(uid_t uid, char out[33])
 {
@@ -132,6 +123,7 @@ static int open_weights(request *r)
 static int prepare(request *r)
 {
     shd_admission *a = &r->admission;
+    SHD_TRY(is_cancelled(r));
     look_up_owner(a->who.uid, a->owner);
     SHD_TRY(open_model(r));
     SHD_TRY(shd_spec_resolve(r->message, r->n_ranks, 0, config_of(r), &a->spec, &a->err));
@@ -139,215 +131,107 @@ static int prepare(request *r)
         SHD_TRY(open_weights(r));
     }
     SHD_TRY(open_data(r));
+    SHD_TRY(is_cancelled(r));
     return shd_plan_make(&a->spec, r->threads_per_rank, &a->plan, &a->err);
 }
 
-static void on_prepare(uv_work_t *work)
+static void run_prepare(shd_task *task)
 {
-    request *r = work->data;
+    request *r = request_of(task);
     r->admission.rc = prepare(r);
 }
 
-/* ---- on the pool's thread: what would fit ---- */
-
-typedef struct change {
-    int zero3;
-    uint32_t micro_batch, ranks, seq_len; /* 0: as asked for */
-} change;
-
-/* Plans the job with the change made; 1 when it fits, *needs are its bytes per rank. */
-static int try_change(const request *r, const change *c, uint64_t *needs)
+static shd_room room_of(const request *r, const uint64_t *planned)
 {
-    const shd_spec *asked = &r->admission.spec;
-    Shard__V1__JobSpec m = *r->message; /* pointers are borrowed */
-    if (c->ranks ==
-        0) { /* else the batch of the spec, or its default, which grows with the ranks */
-        m.has_global_batch_case = SHARD__V1__JOB_SPEC__HAS_GLOBAL_BATCH_GLOBAL_BATCH;
-        m.global_batch = asked->global_batch;
-    }
-    if (c->zero3) {
-        m.strategy = (char *)"zero3";
-        m.n_shard_degrees = 0;
-        m.has_shard_group_case = SHARD__V1__JOB_SPEC__HAS_SHARD_GROUP__NOT_SET;
-        m.reshard_after_forward = (char *)"";
-    }
-    if (c->micro_batch != 0) {
-        m.has_micro_batch_case = SHARD__V1__JOB_SPEC__HAS_MICRO_BATCH_MICRO_BATCH;
-        m.micro_batch = c->micro_batch;
-    }
-    if (c->ranks != 0) {
-        m.has_ranks_case = SHARD__V1__JOB_SPEC__HAS_RANKS_RANKS;
-        m.ranks = c->ranks;
-        if (asked->determinism != SHD_DETERMINISM_WORLD) { /* else it stays what it is */
-            m.has_reduction_width_case = SHARD__V1__JOB_SPEC__HAS_REDUCTION_WIDTH__NOT_SET;
-        }
-    }
-    if (c->seq_len != 0) {
-        m.has_seq_len_case = SHARD__V1__JOB_SPEC__HAS_SEQ_LEN_SEQ_LEN;
-        m.seq_len = c->seq_len;
-    }
-    shd_spec spec;
-    shd_plan plan;
-    if (shd_spec_resolve(&m, r->n_ranks, 0, config_of(r), &spec, NULL) < 0) {
-        return 0; /* e.g. the batch does not divide: not a setting to name */
-    }
-    int fits = 0;
-    if (shd_plan_make(&spec, r->threads_per_rank, &plan, NULL) == 0) {
-        uint64_t fullest;
-        shd_admission_place(r->planned, r->n_ranks, spec.strategy.world, &fullest);
-        *needs = shd_plan_bytes(&plan);
-        fits = fullest <= r->budget && *needs <= r->budget - fullest;
-    }
-    shd_spec_fini(&spec);
-    return fits;
+    return (shd_room){.planned = planned, .n_ranks = r->n_ranks, .budget = r->budget};
 }
 
-/* Appends a change that was found to fit, as flags. */
-static void name_change(request *r, const change *c, uint64_t needs)
+/* What would fit instead. */
+static int advise(request *r)
 {
-    char bytes[24], text[128];
-    int n = 0;
-    if (c->zero3) {
-        n += snprintf(text + n, sizeof(text) - (size_t)n, " --strategy zero3");
-    }
-    if (c->ranks != 0) {
-        n += snprintf(text + n, sizeof(text) - (size_t)n, " --ranks %u", c->ranks);
-    }
-    if (c->micro_batch != 0) {
-        n += snprintf(text + n, sizeof(text) - (size_t)n, " --micro-batch %u", c->micro_batch);
-    }
-    if (c->seq_len != 0) {
-        n += snprintf(text + n, sizeof(text) - (size_t)n, " --seq-len %u", c->seq_len);
-    }
-    const size_t used = strlen(r->would_fit);
-    snprintf(r->would_fit + used, sizeof(r->would_fit) - used, "%s%s (%s)", used > 0 ? "," : "",
-             text, shd_verdict_bytes(needs, bytes));
+    shd_admission *a = &r->admission;
+    const Shard__V1__Machine unstated = SHARD__V1__MACHINE__INIT;
+    shd_machine machine;
+    shd_advice *advice;
+    uint32_t n;
+    SHD_TRY(is_cancelled(r));
+    SHD_TRY(shd_machine_resolve(&unstated, a->spec.strategy.world, &machine, &a->err));
+    SHD_TRY(
+        shd_advise(&a->spec, r->threads_per_rank, &machine, a->available, 1, &advice, &n, &a->err));
+    const shd_hint_request q = {
+        .message = r->message,
+        .config = config_of(r),
+        .spec = &a->spec,
+        .max_ranks = r->n_ranks,
+        .threads_per_rank = r->threads_per_rank,
+        .room = room_of(r, r->planned),
+        .advice = n > 0 ? advice : NULL,
+    };
+    shd_hint(&q, r->hint);
+    free(advice);
+    return SHD_OK;
 }
 
-/* Halves the micro-batch until it fits, the global batch as it was. */
-static int try_micro_batches(const request *r, change *c, uint64_t *needs)
+static void run_advise(shd_task *task)
 {
-    for (uint32_t micro = r->admission.spec.micro_batch / 2; micro > 0; micro /= 2) {
-        c->micro_batch = micro;
-        if (try_change(r, c, needs)) {
-            return 1;
-        }
-    }
-    c->micro_batch = 0;
-    return 0;
-}
-
-static void on_suggest(uv_work_t *work)
-{
-    request *r = work->data;
-    const shd_spec *asked = &r->admission.spec;
-    const uint32_t world = asked->strategy.world;
-    const int can_shard = world > 1 && asked->strategy.p < world;
-    uint64_t needs;
-    int named = 0;
-    if (can_shard) {
-        change c = {.zero3 = 1};
-        if (try_change(r, &c, &needs) || try_micro_batches(r, &c, &needs)) {
-            name_change(r, &c, needs);
-            named++;
-        }
-    }
-    change smaller = {.zero3 = 0};
-    if (try_micro_batches(r, &smaller, &needs)) {
-        name_change(r, &smaller, needs);
-        named++;
-    }
-    const char *strategy = r->message->strategy;
-    const int names_zero3 = r->message->n_shard_degrees == 0 &&
-                            (strategy[0] == '\0' || strcmp(strategy, "zero3") == 0 ||
-                             strcmp(strategy, "full_shard") == 0);
-    for (uint32_t ranks = world + 1; ranks <= r->n_ranks && named < MAX_SUGGESTIONS; ranks++) {
-        change c = {.zero3 = !names_zero3, .ranks = ranks};
-        if (try_change(r, &c, &needs)) {
-            name_change(r, &c, needs);
-            named++;
-            break;
-        }
-    }
-    for (uint32_t len = asked->seq_len / 2; len >= 8 && named < MAX_SUGGESTIONS; len /= 2) {
-        change c = {.zero3 = 0, .seq_len = len};
-        if (try_change(r, &c, &needs)) {
-            name_change(r, &c, needs);
-            named++;
-            break;
-        }
-        c.zero3 = can_shard;
-        c.micro_batch = asked->micro_batch > 1;
-        if ((c.zero3 || c.micro_batch) && named == 0 && try_change(r, &c, &needs)) {
-            name_change(r, &c, needs);
-            named++;
-            break;
-        }
-    }
+    request *r = request_of(task);
+    r->admission.rc = advise(r);
 }
 
 /* ---- on the loop: the verdict ---- */
 
 static void finish(request *r)
 {
-    under_way--;
     shd_jobs *jobs = r->jobs;
     r->done(&r->admission);
     shd_jobs_unhold(jobs);
 }
 
-static void refuse(request *r)
+static void run(request *r, void (*fn)(shd_task *task), void (*done)(shd_task *task))
 {
-    shd_admission *a = &r->admission;
-    char needs[24], has[24], budget[24], tags[96];
-    shd_verdict_tags(&a->plan, tags, sizeof(tags));
-    const char *none = "no strategy, micro-batch, rank count or sequence length makes it fit: take "
-                       "a smaller model, end other jobs or raise memory_per_rank";
-    a->rc = shd_fail(
-        &a->err, SHD_ENOMEM,
-        "does not fit: needs %llu bytes (%s) on each of %u ranks, has %llu (%s) of %s free; "
-        "largest: %s; %s%s",
-        (unsigned long long)a->needs, shd_verdict_bytes(a->needs, needs), a->spec.strategy.world,
-        (unsigned long long)a->available, shd_verdict_bytes(a->available, has),
-        shd_verdict_bytes(r->budget, budget), tags, r->would_fit[0] != '\0' ? "would fit:" : none,
-        r->would_fit);
-    snprintf(a->verdict, sizeof(a->verdict), "%s", a->err.message);
+    r->task = (shd_task){.run = fn, .done = done, .uid = r->admission.who.uid};
+    shd_workers_run(shd_jobs_workers(r->jobs, SHD_WORKERS_PLAN), &r->task);
 }
 
-static void after_suggest(uv_work_t *work, int status)
+static void after_advise(shd_task *task)
 {
-    (void)status; /* nobody cancels it */
-    request *r = work->data;
-    refuse(r);
+    request *r = request_of(task);
+    shd_admission *a = &r->admission;
+    if (a->rc == SHD_OK) {
+        const shd_room room = room_of(r, r->planned);
+        shd_verdict_refuses(&a->plan, a->spec.strategy.world, &room, a->available, r->hint,
+                            a->verdict, sizeof(a->verdict));
+        a->rc = shd_fail(&a->err, SHD_ENOMEM, "%s", a->verdict);
+    }
     finish(r);
 }
 
-static void after_prepare(uv_work_t *work, int status)
+static void after_prepare(shd_task *task)
 {
-    (void)status;
-    request *r = work->data;
+    request *r = request_of(task);
     shd_admission *a = &r->admission;
     if (a->rc < 0) {
         finish(r);
         return;
     }
     const uint64_t *planned = shd_jobs_planned(r->jobs);
-    uint64_t fullest;
-    a->first_rank = shd_admission_place(planned, r->n_ranks, a->spec.strategy.world, &fullest);
-    a->available = fullest < r->budget ? r->budget - fullest : 0;
+    const shd_room room = room_of(r, planned);
+    a->available = shd_room_available(&room, a->spec.strategy.world, &a->first_rank);
     a->needs = shd_plan_bytes(&a->plan);
     if (a->needs <= a->available) {
-        char needs[24], has[24];
-        snprintf(a->verdict, sizeof(a->verdict),
-                 "fits: needs %llu bytes (%s) on each of %u ranks, %s free",
-                 (unsigned long long)a->needs, shd_verdict_bytes(a->needs, needs),
-                 a->spec.strategy.world, shd_verdict_bytes(a->available, has));
+        shd_verdict_fits(&a->plan, a->spec.strategy.world, &room, a->available, a->verdict,
+                         sizeof(a->verdict));
+        finish(r);
+        return;
+    }
+    if (shd_jobs_stopping(r->jobs)) {
+        a->rc = shd_fail(&a->err, SHD_EUNAVAILABLE, "the daemon is stopping");
         finish(r);
         return;
     }
     r->planned = shd_reallocarray(NULL, r->n_ranks, sizeof(*r->planned));
     memcpy(r->planned, planned, r->n_ranks * sizeof(*r->planned));
-    uv_queue_work(shd_jobs_get_options(r->jobs)->loop, &r->work, on_suggest, after_suggest);
+    run(r, run_advise, after_advise);
 }
 
 /* ---- the request ---- */
@@ -364,8 +248,10 @@ int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1
                         int open_files, void (*done)(shd_admission *admission), void *arg,
                         shd_error *err)
 {
-    if (under_way >= MAX_UNDER_WAY) {
-        return shd_fail(err, SHD_EFULL, "%u plans are being made already; try again", under_way);
+    if (shd_workers_tasks(shd_jobs_workers(jobs, SHD_WORKERS_PLAN), who->uid) >= MAX_OF_USER) {
+        return shd_fail(err, SHD_EFULL,
+                        "%d jobs and plans of yours are being looked at already; try again",
+                        MAX_OF_USER);
     }
     Shard__V1__JobSpec *copy = (Shard__V1__JobSpec *)shd_message_copy(&message->base);
     if (copy == NULL) {
@@ -388,10 +274,8 @@ int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1
     r->n_ranks = options->n_ranks;
     r->threads_per_rank = options->threads_per_rank;
     r->budget = options->limits.memory_per_rank;
-    r->work.data = r;
-    under_way++;
     shd_jobs_hold(jobs);
-    uv_queue_work(options->loop, &r->work, on_prepare, after_prepare);
+    run(r, run_prepare, after_prepare);
     return SHD_OK;
 }
 

@@ -1,6 +1,6 @@
 /* Admission: from a caller's spec to a plan, open files, a place on the ranks, and a verdict with
- * the numbers. Files are opened and plans made on a thread of libuv's pool, so that the loop goes
- * on. Floor F5; loop thread. */
+ * the numbers. Files are opened and plans made on threads beside the loop (workers.h), where every
+ * user has a share. Floor F5; loop thread. */
 #ifndef SHD_DAEMON_SERVICE_ADMISSION_H
 #define SHD_DAEMON_SERVICE_ADMISSION_H
 
@@ -38,18 +38,13 @@ typedef struct shd_admission {
 
 /* Starts; `done` runs on the loop, later, and frees the admission. `message` is copied. With
  * `open_files` the data files are opened with the rights of `who`; without, they need not exist.
- * SHD_EFULL when too many are under way. */
+ * SHD_EFULL when too many of the user are under way. */
 int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1__JobSpec *message,
                         int open_files, void (*done)(shd_admission *admission), void *arg,
                         shd_error *err);
 
 /* Frees what is still in it: set a member that was taken over to NULL or zero. */
 void shd_admission_free(shd_admission *admission);
-
-/* The window of `world` consecutive ranks whose fullest rank has the least planned (then: whose sum
- * is least; then: the first). *fullest gets that rank's planned bytes. world <= n_ranks. */
-uint32_t shd_admission_place(const uint64_t *planned, uint32_t n_ranks, uint32_t world,
-                             uint64_t *fullest);
 
 #ifdef __cplusplus
 }

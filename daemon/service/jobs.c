@@ -18,7 +18,12 @@
 /* Tasks of each kind at one time, and of them one user's. */
 static const struct {
     uint32_t most, of_user;
-} lanes[SHD_WORKERS_COUNT] = {{16, 2}, {8, 2}, {32, 2}};
+} lanes[SHD_WORKERS_COUNT] = {
+    [SHD_WORKERS_TEXT] = {16, 2},
+    [SHD_WORKERS_PLAN] = {32, 2},
+    [SHD_WORKERS_SAMPLING] = {8, 2},
+    [SHD_WORKERS_FILES] = {32, 2},
+};
 
 struct shd_jobs {
     shd_jobs_options options;
@@ -178,6 +183,7 @@ void shd_jobs_stop(shd_jobs *jobs, void (*done)(void *arg), void *arg)
     jobs->stopped = done;
     jobs->stopped_arg = arg;
     shd_workers_cancel(jobs->workers[SHD_WORKERS_TEXT]);
+    shd_workers_cancel(jobs->workers[SHD_WORKERS_PLAN]);
     shd_error why;
     shd_fail(&why, SHD_EUNAVAILABLE,
              "the daemon is stopping; the call was not executed, send it again later");

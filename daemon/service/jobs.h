@@ -99,10 +99,10 @@ void shd_jobs_new_id(const shd_jobs *jobs, char *out);
 struct shd_requests *shd_jobs_requests(shd_jobs *jobs);
 
 /* Threads beside the loop, for each kind of work its own: none waits behind another kind, and users
- * have shares. Texts are cancelled when the table stops. */
+ * have shares. Texts and plans are cancelled when the table stops. */
 typedef enum shd_workers_kind {
-    SHD_WORKERS_TEXT = 0, /* texts to tokens, data to windows, files to be evaluated, plans of
-                              stated machines and advice */
+    SHD_WORKERS_TEXT = 0, /* texts to tokens, data to windows, files to be evaluated */
+    SHD_WORKERS_PLAN,     /* files opened for jobs, and plans: admission, resharding, advice */
     SHD_WORKERS_SAMPLING, /* tokens from logits: milliseconds */
     SHD_WORKERS_FILES,    /* exports: as slow as the caller's file system */
     SHD_WORKERS_COUNT

@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "daemon/base/mem.h"
-#include "daemon/service/admission.h"
+#include "daemon/service/hint.h"
 #include "daemon/service/message.h"
 #include "daemon/service/model_files.h"
+#include "daemon/service/room.h"
 #include "daemon/service/verdict.h"
 #include "daemon/service/workers.h"
 
@@ -62,127 +63,95 @@ static int resolve(request *r, const shd_model_config *config)
     return shd_machine_resolve(machine, p->spec.strategy.world, &p->machine, &p->err);
 }
 
-/* What a rank has; the place on this daemon. */
-static void find_room(request *r)
+/* Nobody can tell whether it fits. */
+static int is_unknown(const shd_planning *p)
 {
-    shd_planning *p = &r->planning;
-    if (p->stated) {
-        p->available = p->machine.device_memory;
-        return;
-    }
-    uint64_t fullest;
-    p->first_rank = shd_admission_place(r->planned, r->n_ranks, p->spec.strategy.world, &fullest);
-    p->available = fullest < r->budget ? r->budget - fullest : 0;
+    return p->stated && p->machine.device_memory == 0;
+}
+
+static shd_room room_of(const request *r)
+{
+    const shd_planning *p = &r->planning;
+    return p->stated
+               ? (shd_room){.n_ranks = p->spec.strategy.world, .budget = p->machine.device_memory}
+               : (shd_room){.planned = r->planned, .n_ranks = r->n_ranks, .budget = r->budget};
 }
 
 /* ---- the verdict ---- */
 
-/* The flags of an advice. */
-static void name_advice(const shd_advice *a, char *out, size_t size)
-{
-    char flags[SHD_STRATEGY_FLAGS_LEN];
-    snprintf(out, size, "%s --activation-checkpointing %s", shd_strategy_flags(&a->strategy, flags),
-             shd_checkpointing_name(a->checkpointing));
-}
-
-/* Halves the micro-batch under what needs least until it fits; 0 when nothing does. The global
- * batch stays as it is. */
-static uint32_t smaller_micro_batch(const request *r, const shd_advice *least, uint64_t *needs)
-{
-    const shd_planning *p = &r->planning;
-    shd_spec spec = p->spec; /* borrows its strings */
-    spec.strategy = least->strategy;
-    spec.checkpointing = least->checkpointing;
-    while (spec.micro_batch % 2 == 0) {
-        shd_plan plan;
-        spec.micro_batch /= 2;
-        spec.accumulation *= 2;
-        if (shd_plan_make(&spec, r->threads_per_rank, &plan, NULL) < 0) {
-            return 0;
-        }
-        *needs = shd_plan_bytes(&plan);
-        if (*needs <= p->available) {
-            return spec.micro_batch;
-        }
-    }
-    return 0;
-}
-
-/* What would fit, from the advice; its first entry fits, or needs least of all. */
-static void would_fit(const request *r, const shd_advice *advice, char *out, size_t size)
-{
-    char flags[SHD_STRATEGY_FLAGS_LEN + 48], bytes[SHD_VERDICT_BYTES];
-    name_advice(advice, flags, sizeof flags);
-    if (advice->fits) {
-        snprintf(out, size, "would fit: %s (%s)", flags, shd_verdict_bytes(advice->bytes, bytes));
-        return;
-    }
-    uint64_t needs = 0;
-    const uint32_t micro = smaller_micro_batch(r, advice, &needs);
-    if (micro > 0) {
-        snprintf(out, size, "would fit: %s --micro-batch %u (%s)", flags, micro,
-                 shd_verdict_bytes(needs, bytes));
-        return;
-    }
-    snprintf(out, size,
-             "no strategy, checkpointing or micro-batch makes it fit (%s needs %s): take more "
-             "ranks, shorter sequences or a smaller model",
-             flags, shd_verdict_bytes(advice->bytes, bytes));
-}
-
-static void judge(request *r, const shd_advice *advice)
+static void refuse(request *r, const shd_model_config *config, const shd_advice *advice)
 {
     shd_planning *p = &r->planning;
-    const uint64_t bytes = shd_plan_bytes(&p->plan);
-    const uint32_t world = p->spec.strategy.world;
-    char needs[SHD_VERDICT_BYTES], has[SHD_VERDICT_BYTES], tags[96], hint[384];
-    shd_verdict_bytes(bytes, needs);
-    shd_verdict_bytes(p->available, has);
-    if (p->stated && p->available == 0) {
-        snprintf(p->verdict, sizeof p->verdict,
-                 "needs %llu bytes (%s) on each of %u ranks; give --device-memory to learn whether "
-                 "it fits",
-                 (unsigned long long)bytes, needs, world);
+    const Shard__V1__Machine *machine = r->message->machine;
+    char hint[SHD_HINT_LEN];
+    const shd_hint_request q = {
+        .message = r->message->spec,
+        .config = config,
+        .spec = &p->spec,
+        .max_ranks = p->stated ? SHD_MAX_WORLD : r->n_ranks,
+        .node_ranks = p->stated ? machine->ranks_per_node : 0,
+        .threads_per_rank = r->threads_per_rank,
+        .room = room_of(r),
+        .advice = advice,
+    };
+    shd_hint(&q, hint);
+    shd_verdict_refuses(&p->plan, p->spec.strategy.world, &q.room, p->available, hint, p->verdict,
+                        sizeof p->verdict);
+}
+
+static void say_fits(request *r)
+{
+    shd_planning *p = &r->planning;
+    const shd_room room = room_of(r);
+    if (!is_unknown(p)) {
+        shd_verdict_fits(&p->plan, p->spec.strategy.world, &room, p->available, p->verdict,
+                         sizeof p->verdict);
         return;
+    }
+    const uint64_t bytes = shd_plan_bytes(&p->plan);
+    char needs[SHD_VERDICT_BYTES];
+    snprintf(p->verdict, sizeof p->verdict,
+             "needs %llu bytes (%s) on each of %u ranks; give --device-memory to learn whether it "
+             "fits",
+             (unsigned long long)bytes, shd_verdict_bytes(bytes, needs), p->spec.strategy.world);
+}
+
+static int judge(request *r, const shd_model_config *config)
+{
+    shd_planning *p = &r->planning;
+    const shd_room room = room_of(r);
+    p->available = shd_room_available(&room, p->spec.strategy.world, &p->first_rank);
+    p->fits = is_unknown(p) || shd_plan_bytes(&p->plan) <= p->available;
+    if (r->message->advise || !p->fits) {
+        SHD_TRY(shd_advise(&p->spec, r->threads_per_rank, &p->machine,
+                           is_unknown(p) ? SHD_ADVISE_ANY : p->available, MAX_ADVICE, &p->advice,
+                           &p->n_advice, &p->err));
     }
     if (p->fits) {
-        snprintf(p->verdict, sizeof p->verdict,
-                 "fits: needs %llu bytes (%s) on each of %u ranks, %s %s",
-                 (unsigned long long)bytes, needs, world, has, p->stated ? "there" : "free");
-        return;
+        say_fits(r);
+    } else {
+        refuse(r, config, p->n_advice > 0 ? p->advice : NULL);
     }
-    shd_verdict_tags(&p->plan, tags, sizeof tags);
-    would_fit(r, advice, hint, sizeof hint);
-    snprintf(p->verdict, sizeof p->verdict,
-             "does not fit: needs %llu bytes (%s) on each of %u ranks, has %llu (%s); largest: %s; "
-             "%s",
-             (unsigned long long)bytes, needs, world, (unsigned long long)p->available, has, tags,
-             hint);
+    p->n_advice = r->message->advise ? p->n_advice : 0;
+    return SHD_OK;
+}
+
+static int make_of(request *r, const shd_model_config *config)
+{
+    shd_planning *p = &r->planning;
+    SHD_TRY(resolve(r, config));
+    SHD_TRY(shd_plan_for(&p->spec, r->threads_per_rank, &p->machine, &p->plan, &p->estimate, NULL,
+                         &p->err));
+    return judge(r, config);
 }
 
 static int make(request *r)
 {
-    shd_planning *p = &r->planning;
-    shd_model_files *model = NULL;
-    int rc = open_model(r, &model);
-    if (rc == 0) {
-        rc = resolve(r, model != NULL ? &model->config : NULL);
-    }
+    shd_model_files *model;
+    SHD_TRY(open_model(r, &model));
+    const int rc = make_of(r, model != NULL ? &model->config : NULL);
     shd_model_files_unref(model); /* of this thread alone */
-    SHD_TRY(rc);
-    SHD_TRY(shd_plan_for(&p->spec, r->threads_per_rank, &p->machine, &p->plan, &p->estimate, NULL,
-                         &p->err));
-    find_room(r);
-    const int unknown = p->stated && p->available == 0;
-    p->fits = unknown || shd_plan_bytes(&p->plan) <= p->available;
-    if (r->message->advise || !p->fits) {
-        SHD_TRY(shd_advise(&p->spec, r->threads_per_rank, &p->machine,
-                           unknown ? SHD_ADVISE_ANY : p->available, MAX_ADVICE, &p->advice,
-                           &p->n_advice, &p->err));
-    }
-    judge(r, p->advice);
-    p->n_advice = r->message->advise ? p->n_advice : 0;
-    return SHD_OK;
+    return rc;
 }
 
 static request *request_of(shd_task *task)
@@ -213,13 +182,13 @@ int shd_planning_start(shd_jobs *jobs, const shd_identity *who,
                        const Shard__V1__PlanRequest *message, void (*done)(shd_planning *planning),
                        void *arg, shd_error *err)
 {
-    shd_workers *workers = shd_jobs_workers(jobs, SHD_WORKERS_TEXT);
+    shd_workers *workers = shd_jobs_workers(jobs, SHD_WORKERS_PLAN);
     if (shd_jobs_stopping(jobs)) {
         return shd_fail(err, SHD_EUNAVAILABLE, "the daemon is stopping");
     }
     if (shd_workers_tasks(workers, who->uid) >= MAX_OF_USER) {
         return shd_fail(err, SHD_EFULL,
-                        "%d plans or texts of yours are being worked on already; try again",
+                        "%d jobs and plans of yours are being looked at already; try again",
                         MAX_OF_USER);
     }
     Shard__V1__PlanRequest *copy = (Shard__V1__PlanRequest *)shd_message_copy(&message->base);

@@ -1,5 +1,5 @@
 /* ExportModel: a job's parameters as a Hugging Face directory, made with the rights of the caller.
- * Files are made and brought to disk on threads of libuv's pool; between, the ranks write as a work
+ * Files are made and brought to disk on threads beside the loop; between, the ranks write as a work
  * item of the job, which goes on afterwards whatever came of it. Floor F5; loop thread. */
 #ifndef SHD_DAEMON_SERVICE_RPC_EXPORT_H
 #define SHD_DAEMON_SERVICE_RPC_EXPORT_H

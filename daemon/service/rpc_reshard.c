@@ -1,16 +1,18 @@
 #include "daemon/service/rpc_reshard.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
-#include "daemon/service/admission.h"
 #include "daemon/service/encode.h"
 #include "daemon/service/job.h"
 #include "daemon/service/jobs.h"
-#include "daemon/service/message.h"
+#include "daemon/service/reshard_spec.h"
+#include "daemon/service/room.h"
+#include "daemon/service/workers.h"
 #include "daemon/train/plan.h"
 #include "daemon/train/reshard.h"
 
@@ -19,8 +21,8 @@ typedef struct reshard_call {
     shd_call *call;    /* NULL once the client is gone */
     shd_jobs *jobs;
     shd_job *job; /* NULL once it is deleted */
-    /* For the pool's thread. */
-    uv_work_t work;
+    /* For the thread. */
+    shd_task task;
     Shard__V1__JobSpec *message;
     shd_model_files *files; /* a reference */
     uint32_t n_ranks;
@@ -62,7 +64,7 @@ static void answer(reshard_call *c, const shd_error *failed)
     free_call(c);
 }
 
-/* ---- what is asked for ---- */
+/* ---- can it be? ---- */
 
 static int check_job(const shd_job *job, shd_error *err)
 {
@@ -102,126 +104,28 @@ static int check(const shd_jobs *jobs, const shd_job *job, shd_error *err)
     return check_job(job, err);
 }
 
-static void set_text(char **field, const char *text)
-{
-    if (*field != protobuf_c_empty_string) {
-        free(*field);
-    }
-    *field = shd_strdup(text);
-}
+/* ---- on a thread beside the loop ---- */
 
-static void set_degrees(Shard__V1__JobSpec *m, const uint32_t *degrees, size_t n)
+static int make_plan(reshard_call *c)
 {
-    free(m->shard_degrees);
-    m->shard_degrees = NULL;
-    m->n_shard_degrees = n;
-    if (n > 0) {
-        m->shard_degrees = shd_reallocarray(NULL, n, sizeof(*degrees));
-        memcpy(m->shard_degrees, degrees, n * sizeof(*degrees));
-    }
-}
-
-/* A name or degrees stand for the whole strategy; without them a preset stays what it is called and
- * its degrees follow from group and ranks. */
-static void set_strategy(Shard__V1__JobSpec *m, const Shard__V1__ReshardRequest *q)
-{
-    const int renamed = q->strategy[0] != '\0' || q->n_shard_degrees > 0;
-    if (renamed) {
-        set_text(&m->strategy, q->strategy);
-        set_degrees(m, q->shard_degrees, q->n_shard_degrees);
-        m->has_shard_group_case = SHARD__V1__JOB_SPEC__HAS_SHARD_GROUP__NOT_SET;
-    } else if (strcmp(m->strategy, "custom") != 0) {
-        set_degrees(m, NULL, 0);
-    }
-    if (renamed || m->ranks == 1) { /* alone there is nothing to gather again */
-        set_text(&m->reshard_after_forward, "");
-    }
-    if (q->has_shard_group_case) {
-        m->has_shard_group_case = SHARD__V1__JOB_SPEC__HAS_SHARD_GROUP_SHARD_GROUP;
-        m->shard_group = q->shard_group;
-    }
-    if (q->reshard_after_forward[0] != '\0') {
-        set_text(&m->reshard_after_forward, q->reshard_after_forward);
-    }
-}
-
-/* The job's own specification with the changes. */
-static Shard__V1__JobSpec *change_spec(const shd_job *job, const Shard__V1__ReshardRequest *q)
-{
-    Shard__V1__JobSpec *m = (Shard__V1__JobSpec *)shd_message_copy(&job->spec_message->base);
-    if (q->ranks > 0) {
-        m->ranks = q->ranks;
-    }
-    set_strategy(m, q);
-    if (q->has_micro_batch_case) {
-        m->micro_batch = q->micro_batch;
-    }
-    if (q->determinism[0] != '\0') {
-        set_text(&m->determinism, q->determinism);
-    }
-    if (q->has_reduction_width_case) {
-        m->has_reduction_width_case = SHARD__V1__JOB_SPEC__HAS_REDUCTION_WIDTH_REDUCTION_WIDTH;
-        m->reduction_width = q->reduction_width;
-    } else if (strcmp(m->determinism, "world") != 0) { /* elsewhere it is the ranks */
-        m->has_reduction_width_case = SHARD__V1__JOB_SPEC__HAS_REDUCTION_WIDTH__NOT_SET;
-    }
-    return m;
-}
-
-static int asks_for_something(const Shard__V1__ReshardRequest *q)
-{
-    return q->strategy[0] != '\0' || q->ranks > 0 || q->n_shard_degrees > 0 ||
-           q->has_shard_group_case || q->reshard_after_forward[0] != '\0' ||
-           q->determinism[0] != '\0' || q->has_reduction_width_case || q->has_micro_batch_case;
-}
-
-/* The batch of a step stays as it is: ranks and micro-batches have to divide it. */
-static int check_batch(const Shard__V1__JobSpec *m, uint32_t n_ranks, shd_error *err)
-{
-    if (m->micro_batch == 0 || m->ranks == 0 || m->ranks > n_ranks) {
-        return SHD_OK; /* the specification's own check says it */
-    }
-    const uint64_t round = (uint64_t)m->micro_batch * m->ranks;
-    if (m->global_batch % round == 0) {
-        return SHD_OK;
-    }
-    char would[160] = "";
-    int n = 0;
-    for (uint32_t ranks = n_ranks; ranks > 0 && n < 3; ranks--) {
-        if (m->global_batch % ((uint64_t)m->micro_batch * ranks) == 0) {
-            const size_t used = strlen(would);
-            snprintf(would + used, sizeof(would) - used, "%s--ranks %u", n > 0 ? ", " : "", ranks);
-            n++;
-        }
-    }
-    const uint32_t most = m->global_batch / m->ranks; /* larger ones do not divide it */
-    uint32_t micro = m->micro_batch < most ? m->micro_batch : most;
-    while (micro > 0 && m->global_batch % ((uint64_t)micro * m->ranks) != 0) {
-        micro--;
-    }
-    if (micro > 0) {
-        const size_t used = strlen(would);
-        snprintf(would + used, sizeof(would) - used, "%s--ranks %u --micro-batch %u",
-                 n > 0 ? ", " : "", m->ranks, micro);
-    }
-    return shd_fail(err, SHD_EINVAL,
-                    "--ranks %u with --micro-batch %u: %llu sequences a round do not divide the "
-                    "job's --global-batch %u, which stays; would do: %s",
-                    m->ranks, m->micro_batch, (unsigned long long)round, m->global_batch,
-                    would[0] != '\0' ? would : "a micro-batch and ranks that divide it");
-}
-
-/* ---- on the pool's thread ---- */
-
-static void on_plan(uv_work_t *work)
-{
-    reshard_call *c = work->data;
     const shd_model_config *config =
         c->files != NULL && c->files->config_json != NULL ? &c->files->config : NULL;
-    c->rc = shd_spec_resolve(c->message, c->n_ranks, 0, config, &c->spec, &c->err);
-    if (c->rc == SHD_OK) {
-        c->rc = shd_plan_make(&c->spec, c->threads_per_rank, &c->plan, &c->err);
+    if (__atomic_load_n(&c->task.cancel, __ATOMIC_RELAXED)) {
+        return shd_fail(&c->err, SHD_EUNAVAILABLE, "the daemon is stopping");
     }
+    SHD_TRY(shd_spec_resolve(c->message, c->n_ranks, 0, config, &c->spec, &c->err));
+    return shd_plan_make(&c->spec, c->threads_per_rank, &c->plan, &c->err);
+}
+
+static reshard_call *call_of(shd_task *task)
+{
+    return (reshard_call *)((char *)task - offsetof(reshard_call, task));
+}
+
+static void run_plan(shd_task *task)
+{
+    reshard_call *c = call_of(task);
+    c->rc = make_plan(c);
 }
 
 /* ---- admission, on the loop ---- */
@@ -236,7 +140,7 @@ static uint32_t place(const shd_job *job, const uint64_t *planned, uint32_t n_ra
                           : old + world <= n_ranks ? old
                                                    : n_ranks - world;
     uint64_t fullest;
-    return low + shd_admission_place(planned + low, high - low + world, world, &fullest);
+    return low + shd_room_place(planned + low, high - low + world, world, &fullest);
 }
 
 static int fits(const reshard_call *c, shd_error *err)
@@ -302,10 +206,9 @@ static int is_as_asked(const reshard_call *c)
     return same;
 }
 
-static void after_plan(uv_work_t *work, int status)
+static void after_plan(shd_task *task)
 {
-    (void)status; /* nobody cancels it */
-    reshard_call *c = work->data;
+    reshard_call *c = call_of(task);
     shd_error err = c->err;
     int rc = c->rc;
     if (c->job == NULL) {
@@ -409,14 +312,14 @@ static void reshard(shd_call *call, const ProtobufCMessage *request, void *servi
         shd_call_fail(call, &err);
         return;
     }
-    if (!asks_for_something(q)) {
+    if (!shd_reshard_asks(q)) {
         shd_call_failf(call, SHD_EINVAL,
                        "nothing to change; give a strategy, degrees, ranks, a micro-batch or a "
                        "level of determinism");
         return;
     }
-    Shard__V1__JobSpec *message = change_spec(job, q);
-    if (check_batch(message, options->n_ranks, &err) < 0) {
+    Shard__V1__JobSpec *message = shd_reshard_spec(job->spec_message, q);
+    if (shd_reshard_check_batch(message, options->n_ranks, &err) < 0) {
         shard__v1__job_spec__free_unpacked(message, NULL);
         shd_call_fail(call, &err);
         return;
@@ -434,11 +337,12 @@ static void reshard(shd_call *call, const ProtobufCMessage *request, void *servi
     c->files = shd_model_files_ref(job->model_files);
     c->n_ranks = options->n_ranks;
     c->threads_per_rank = options->threads_per_rank;
-    c->work.data = c;
+    c->task = (shd_task){.run = run_plan, .done = after_plan, .uid = shd_call_identity(call)->uid};
     job->move = &c->move;
     shd_jobs_hold(jobs);
     shd_call_callbacks(call, on_gone, NULL, c);
-    uv_queue_work(options->loop, &c->work, on_plan, after_plan);
+    /* However many wait: a job has one at a time. */
+    shd_workers_run(shd_jobs_workers(jobs, SHD_WORKERS_PLAN), &c->task);
 }
 
 const shd_rpc_method *shd_rpc_reshard_methods(size_t *n)

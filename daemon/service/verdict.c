@@ -16,7 +16,8 @@ const char *shd_verdict_bytes(uint64_t bytes, char out[SHD_VERDICT_BYTES])
     return out;
 }
 
-void shd_verdict_tags(const shd_plan *plan, char *out, size_t size)
+/* "optimizer 1.20 GiB, params 600.00 MiB, grads 600.00 MiB": the three largest. */
+static void name_tags(const shd_plan *plan, char *out, size_t size)
 {
     unsigned char taken[SHD_TAG_COUNT] = {0};
     out[0] = '\0';
@@ -37,4 +38,31 @@ void shd_verdict_tags(const shd_plan *plan, char *out, size_t size)
         snprintf(out + used, size - used, "%s%s %s", i > 0 ? ", " : "", shd_tag_name((shd_tag)best),
                  shd_verdict_bytes(plan->peak[best], bytes));
     }
+}
+
+void shd_verdict_fits(const shd_plan *plan, uint32_t world, const shd_room *room,
+                      uint64_t available, char *out, size_t size)
+{
+    char needs[SHD_VERDICT_BYTES], has[SHD_VERDICT_BYTES];
+    const uint64_t bytes = shd_plan_bytes(plan);
+    snprintf(out, size, "fits: needs %llu bytes (%s) on each of %u ranks, %s %s",
+             (unsigned long long)bytes, shd_verdict_bytes(bytes, needs), world,
+             shd_verdict_bytes(available, has), room->planned != NULL ? "free" : "there");
+}
+
+void shd_verdict_refuses(const shd_plan *plan, uint32_t world, const shd_room *room,
+                         uint64_t available, const char *hint, char *out, size_t size)
+{
+    char needs[SHD_VERDICT_BYTES], has[SHD_VERDICT_BYTES], budget[SHD_VERDICT_BYTES];
+    char of[SHD_VERDICT_BYTES + 16] = "", tags[96];
+    const uint64_t bytes = shd_plan_bytes(plan);
+    if (room->planned != NULL) {
+        snprintf(of, sizeof of, " of %s free", shd_verdict_bytes(room->budget, budget));
+    }
+    name_tags(plan, tags, sizeof tags);
+    snprintf(out, size,
+             "does not fit: needs %llu bytes (%s) on each of %u ranks, has %llu (%s)%s; largest: "
+             "%s; %s",
+             (unsigned long long)bytes, shd_verdict_bytes(bytes, needs), world,
+             (unsigned long long)available, shd_verdict_bytes(available, has), of, tags, hint);
 }

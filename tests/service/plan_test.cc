@@ -123,6 +123,39 @@ TEST_F(Plans, AdviceIsWhatFits)
     EXPECT_NE(strstr(p->verdict, "would fit: --strategy"), nullptr) << p->verdict;
 }
 
+TEST_F(Plans, SayWhatARefusalSays)
+{
+    limits.memory_per_rank = 100ull << 20;
+    start(false);
+    for (const char *strategy : {"ddp", "zero3"}) {
+        Spec spec("x");
+        spec.strategy(strategy).ranks(strategy[0] == 'd' ? 4 : 2);
+        Call refused = create(spec), one = plan(spec), advised = plan(spec, nullptr, true);
+        ASSERT_EQ(refused->code, SHD_ENOMEM) << refused->error;
+        ASSERT_TRUE(one->ok() && advised->ok());
+        EXPECT_EQ(refused->error, (Unpacked<Shard__V1__PlanResponse>(one->sent[0])->verdict));
+        EXPECT_EQ(refused->error, (Unpacked<Shard__V1__PlanResponse>(advised->sent[0])->verdict));
+    }
+}
+
+TEST_F(Plans, ThatNothingMakesFitSaySo)
+{
+    limits.memory_per_rank = 16ull << 20;
+    start(false);
+    Call here = plan(Spec("x").strategy("ddp").ranks(4), nullptr, true);
+    ASSERT_TRUE(here->ok()) << here->error;
+    Unpacked<Shard__V1__PlanResponse> p(here->sent[0]);
+    EXPECT_NE(strstr(p->verdict, "(--strategy zero3"), nullptr) << p->verdict;
+    EXPECT_NE(strstr(p->verdict, "needs 72.00 MiB): take a smaller model"), nullptr) << p->verdict;
+    EXPECT_NE(strstr(p->verdict, "memory_per_rank"), nullptr) << p->verdict;
+    machine.device_memory = 16 << 20;
+    Call there = plan(Spec("x").strategy("ddp").ranks(4), &machine);
+    ASSERT_TRUE(there->ok()) << there->error;
+    Unpacked<Shard__V1__PlanResponse> q(there->sent[0]);
+    EXPECT_NE(strstr(q->verdict, "needs 72.00 MiB): take more ranks"), nullptr) << q->verdict;
+    EXPECT_EQ(strstr(q->verdict, "memory_per_rank"), nullptr) << q->verdict;
+}
+
 TEST_F(Plans, AUserMakesFewAtOneTime)
 {
     start(false);

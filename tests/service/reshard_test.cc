@@ -49,7 +49,7 @@ class Reshard : public Service
         Call c = call("Reshard", request.base(), who);
         return c;
     }
-    // The plan is made on the pool: waits until the item is on the ranks.
+    // The plan is made beside the loop: waits until the item is on the ranks.
     void begun(const std::string &name)
     {
         turn_until([&] { return fake_running(name.c_str()) == SHD_WORK_RESHARD; });
