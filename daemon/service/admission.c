@@ -166,10 +166,11 @@ static int advise(request *r)
         .threads_per_rank = r->threads_per_rank,
         .room = room_of(r, r->planned),
         .advice = n > 0 ? advice : NULL,
+        .cancel = &r->task.cancel,
     };
     shd_hint(&q, r->hint);
     free(advice);
-    return SHD_OK;
+    return is_cancelled(r);
 }
 
 static void run_advise(shd_task *task)

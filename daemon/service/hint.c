@@ -95,7 +95,7 @@ static int makes_it_fit(const search *s, const change *c, uint64_t *needs)
 {
     shd_spec spec;
     shd_plan plan;
-    if (resolve(s, c, &spec) < 0) {
+    if (__atomic_load_n(s->q->cancel, __ATOMIC_RELAXED) || resolve(s, c, &spec) < 0) {
         return 0; /* e.g. the batch does not divide: not a setting to name */
     }
     int fits = 0;

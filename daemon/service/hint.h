@@ -22,6 +22,7 @@ typedef struct shd_hint_request {
     int threads_per_rank;
     shd_room room;
     const shd_advice *advice; /* the first of shd_advise for `spec`; NULL: there is none */
+    const int *cancel;        /* read relaxed; not 0: it ends soon, and what it says is void */
 } shd_hint_request;
 
 /* Leaves a verdict (verdict.h) of SHD_ERROR_MESSAGE_MAX room for its numbers. */

@@ -34,6 +34,13 @@ typedef struct request {
 
 /* ---- on a thread beside the loop ---- */
 
+static int is_cancelled(request *r)
+{
+    return __atomic_load_n(&r->task.cancel, __ATOMIC_RELAXED)
+               ? shd_fail(&r->planning.err, SHD_EUNAVAILABLE, "the daemon is stopping")
+               : SHD_OK;
+}
+
 /* NULL in *out: the model is a preset. */
 static int open_model(request *r, shd_model_files **out)
 {
@@ -93,6 +100,7 @@ static void refuse(request *r, const shd_model_config *config, const shd_advice 
         .threads_per_rank = r->threads_per_rank,
         .room = room_of(r),
         .advice = advice,
+        .cancel = &r->task.cancel,
     };
     shd_hint(&q, hint);
     shd_verdict_refuses(&p->plan, p->spec.strategy.world, &q.room, p->available, hint, p->verdict,
@@ -131,6 +139,7 @@ static int judge(request *r, const shd_model_config *config)
         say_fits(r);
     } else {
         refuse(r, config, p->n_advice > 0 ? p->advice : NULL);
+        SHD_TRY(is_cancelled(r));
     }
     p->n_advice = r->message->advise ? p->n_advice : 0;
     return SHD_OK;
@@ -148,6 +157,7 @@ static int make_of(request *r, const shd_model_config *config)
 static int make(request *r)
 {
     shd_model_files *model;
+    SHD_TRY(is_cancelled(r));
     SHD_TRY(open_model(r, &model));
     const int rc = make_of(r, model != NULL ? &model->config : NULL);
     shd_model_files_unref(model); /* of this thread alone */
@@ -162,10 +172,7 @@ static request *request_of(shd_task *task)
 static void run_task(shd_task *task)
 {
     request *r = request_of(task);
-    shd_planning *p = &r->planning;
-    p->rc = __atomic_load_n(&task->cancel, __ATOMIC_RELAXED)
-                ? shd_fail(&p->err, SHD_EUNAVAILABLE, "the daemon is stopping")
-                : make(r);
+    r->planning.rc = make(r);
 }
 
 /* ---- on the loop ---- */
