@@ -110,10 +110,18 @@ static int makes_it_fit(const search *s, const change *c, uint64_t *needs)
 
 /* ---- naming ---- */
 
-static void append(char *out, size_t size, const char *flag, const char *value)
+static void add(char *out, size_t size, const char *text)
 {
     const size_t used = strlen(out);
-    snprintf(out + used, size - used, " %s%s%s", flag, value[0] != '\0' ? " " : "", value);
+    snprintf(out + used, size - used, "%s", text);
+}
+
+static void append(char *out, size_t size, const char *flag, const char *value)
+{
+    add(out, size, " ");
+    add(out, size, flag);
+    add(out, size, value[0] != '\0' ? " " : "");
+    add(out, size, value);
 }
 
 static void append_number(char *out, size_t size, const char *flag, uint32_t value)
@@ -160,16 +168,22 @@ static void name_none(search *s)
 {
     const change least = advised(s);
     const int here = s->q->room.planned != NULL;
-    char flags[SHD_HINT_LEN], bytes[SHD_VERDICT_BYTES], needs[SHD_HINT_LEN + 64] = "";
+    char flags[SHD_HINT_LEN], bytes[SHD_VERDICT_BYTES];
+    add(s->out, SHD_HINT_LEN, "no strategy, checkpointing");
+    add(s->out, SHD_HINT_LEN,
+        here ? ", micro-batch, rank count or sequence length" : " or micro-batch");
+    add(s->out, SHD_HINT_LEN, " makes it fit");
     name_change(s, &least, flags, sizeof flags);
     if (s->q->advice != NULL && flags[0] != '\0') {
-        snprintf(needs, sizeof needs, " (%s needs %s)", flags + 1,
-                 shd_verdict_bytes(s->q->advice->bytes, bytes));
+        add(s->out, SHD_HINT_LEN, " (");
+        add(s->out, SHD_HINT_LEN, flags + 1);
+        add(s->out, SHD_HINT_LEN, " needs ");
+        add(s->out, SHD_HINT_LEN, shd_verdict_bytes(s->q->advice->bytes, bytes));
+        add(s->out, SHD_HINT_LEN, ")");
     }
-    snprintf(s->out, SHD_HINT_LEN, "no strategy, checkpointing%s makes it fit%s: take %s",
-             here ? ", micro-batch, rank count or sequence length" : " or micro-batch", needs,
-             here ? "a smaller model, end other jobs or raise memory_per_rank"
-                  : "more ranks, shorter sequences or a smaller model");
+    add(s->out, SHD_HINT_LEN,
+        here ? ": take a smaller model, end other jobs or raise memory_per_rank"
+             : ": take more ranks, shorter sequences or a smaller model");
 }
 
 /* ---- the changes, those that change least first ---- */
