@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "daemon/service/job.h"
 #include "tests/service/texts.h"
 
 namespace
@@ -219,8 +220,11 @@ TEST_F(Evaluate, OneAfterTheOtherWithAStepBetween)
         turn(2);
         return fake_running("j") == SHD_WORK_EVAL;
     });
-    Call second = Begin({"j", text}), third = Begin({"j", text});
-    turn(200); // they are in the queue
+    const shd_job *job = shd_jobs_next(jobs, &me, nullptr);
+    Call second = Begin({"j", text});
+    turn_until([&] { return job->evaluations.n == 1; });
+    Call third = Begin({"j", text});
+    turn_until([&] { return job->evaluations.n == 2; });
     std::vector<int> kinds;
     while (!third->finished) {
         const int kind = fake_running("j");
