@@ -107,7 +107,9 @@ static const shc_option options[] = {
          "parameters that are not trained, by name with *, ? and [..] as in file names, such as "
          "'*.mlp.*' or '*.layers.[0-3].*'; a list with commas, and may be given again"},
     NUM("dropout", "P", dropout, DROPOUT, SHC_NUM, 0, 1,
-        "gpt2: on embeddings, attention and residual branches; others: on attention; default 0"),
+        "gpt2: on embeddings, attention and residual branches; others: on attention; default 0, "
+        "also "
+        "where a checkpoint's config.json has rates of its own"),
     STR("dtype", "TYPE", dtype, SHC_TEXT,
         "of computing and of gathered parameters: fp32 (default), bf16, fp16; masters and moments "
         "are fp32"),

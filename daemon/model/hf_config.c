@@ -12,12 +12,15 @@
 #include "daemon/model/hf_keys.h"
 
 typedef struct reader {
+    const char *file; /* as messages name it */
     const json_t *root;
     shd_arch arch;
     shd_error *err;
 } reader;
 
 enum { SHOWN_MAX = 80 };
+
+#define CONFIG "config.json"
 
 /* A key or value as messages show it: printable ASCII, cut when long. */
 static const char *shown(char out[SHOWN_MAX + 4], const char *text)
@@ -47,7 +50,7 @@ static const char *shown_value(char out[SHOWN_MAX + 4], const json_t *value)
 static int refuse(const reader *r, int code, const char *key, const json_t *value, const char *why)
 {
     char k[SHOWN_MAX + 4], v[SHOWN_MAX + 4];
-    return shd_fail(r->err, code, "config.json: %s is %s; %s", shown(k, key),
+    return shd_fail(r->err, code, "%s: %s is %s; %s", r->file, shown(k, key),
                     value != NULL ? shown_value(v, value) : "missing", why);
 }
 
@@ -239,25 +242,37 @@ static int read_token(const reader *r, const char *key, const json_t *value, int
     return 0;
 }
 
-static int read_info(const reader *r, int64_t vocab, shd_hf_info *info)
+/* Adds what is new to info->eos. */
+static int read_eos(const reader *r, int64_t vocab, shd_hf_info *info)
 {
-    *info = (shd_hf_info){.bos = -1};
-    const json_t *bos = find(r->root, "bos_token_id"), *eos = find(r->root, "eos_token_id");
-    if (bos != NULL) {
-        SHD_TRY(read_token(r, "bos_token_id", bos, vocab, &info->bos));
-    }
+    const json_t *eos = find(r->root, "eos_token_id");
     const size_t n = json_is_array(eos) ? json_array_size(eos) : eos != NULL ? 1 : 0;
-    if (n > SHD_HF_MAX_EOS) {
-        return refuse(r, SHD_EUNSUPPORTED, "eos_token_id", eos, "at most 16 are supported");
-    }
     for (size_t i = 0; i < n; i++) {
         int32_t token = -1;
         SHD_TRY(read_token(r, "eos_token_id", json_is_array(eos) ? json_array_get(eos, i) : eos,
                            vocab, &token));
-        if (token >= 0) {
+        int known = token < 0;
+        for (uint32_t k = 0; k < info->n_eos; k++) {
+            known |= info->eos[k] == token;
+        }
+        if (!known && info->n_eos == SHD_HF_MAX_EOS) {
+            return refuse(r, SHD_EUNSUPPORTED, "eos_token_id", eos, "at most 16 are supported");
+        }
+        if (!known) {
             info->eos[info->n_eos++] = token;
         }
     }
+    return 0;
+}
+
+static int read_info(const reader *r, int64_t vocab, shd_hf_info *info)
+{
+    *info = (shd_hf_info){.bos = -1};
+    const json_t *bos = find(r->root, "bos_token_id");
+    if (bos != NULL) {
+        SHD_TRY(read_token(r, "bos_token_id", bos, vocab, &info->bos));
+    }
+    SHD_TRY(read_eos(r, vocab, info));
     const char *dtype = "";
     SHD_TRY(read_text(r, r->root, "torch_dtype", &dtype));
     SHD_TRY(read_text(r, r->root, "dtype", &dtype));
@@ -361,8 +376,8 @@ static int read_rope(const reader *r, shd_model_config *c)
         if (i == sizeof keys / sizeof keys[0] && !json_is_null(value)) {
             char k[SHOWN_MAX + 4], v[SHOWN_MAX + 4];
             return shd_fail(r->err, SHD_EUNSUPPORTED,
-                            "config.json: %s.%s is %s; this key is not supported", name,
-                            shown(k, key), shown_value(v, value));
+                            CONFIG ": %s.%s is %s; this key is not supported", name, shown(k, key),
+                            shown_value(v, value));
         }
     }
     double theta = rope->theta, part = 1.0;
@@ -538,22 +553,21 @@ static int read_llama(const reader *r, shd_model_config *c)
 
 /* ---- the file ---- */
 
-static int load(const char *json, size_t size, json_t **out, shd_error *err)
+static int load(const char *file, const char *json, size_t size, json_t **out, shd_error *err)
 {
     if (size > SHD_HF_CONFIG_MAX_BYTES) {
-        return shd_fail(err, SHD_EINVAL, "config.json has %zu bytes; at most %d are read", size,
+        return shd_fail(err, SHD_EINVAL, "%s has %zu bytes; at most %d are read", file, size,
                         SHD_HF_CONFIG_MAX_BYTES);
     }
     json_error_t why;
     json_t *root = json_loadb(json, size, JSON_REJECT_DUPLICATES, &why);
     if (root == NULL) {
         char text[SHOWN_MAX + 4];
-        return shd_fail(err, SHD_EINVAL, "config.json, line %d: %s", why.line,
-                        shown(text, why.text));
+        return shd_fail(err, SHD_EINVAL, "%s, line %d: %s", file, why.line, shown(text, why.text));
     }
     if (!json_is_object(root)) {
         json_decref(root);
-        return shd_fail(err, SHD_EINVAL, "config.json holds no object");
+        return shd_fail(err, SHD_EINVAL, "%s holds no object", file);
     }
     *out = root;
     return 0;
@@ -577,12 +591,23 @@ int shd_hf_config_parse(const char *json, size_t size, shd_model_config *config,
     shd_hf_info unwanted;
     shd_model_config read = {0};
     json_t *root = NULL;
-    SHD_TRY(load(json, size, &root, err));
-    reader r = {.root = root, .err = err};
+    SHD_TRY(load(CONFIG, json, size, &root, err));
+    reader r = {.file = CONFIG, .root = root, .err = err};
     const int rc = parse(&r, &read, info != NULL ? info : &unwanted);
     json_decref(root);
     if (rc == 0) {
         *config = read;
     }
+    return rc;
+}
+
+int shd_hf_generation_parse(const char *json, size_t size, int64_t vocab, shd_hf_info *info,
+                            shd_error *err)
+{
+    json_t *root = NULL;
+    SHD_TRY(load("generation_config.json", json, size, &root, err));
+    const reader r = {.file = "generation_config.json", .root = root, .err = err};
+    const int rc = read_eos(&r, vocab, info);
+    json_decref(root);
     return rc;
 }

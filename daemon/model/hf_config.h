@@ -32,6 +32,12 @@ typedef struct shd_hf_info {
 int shd_hf_config_parse(const char *json, size_t size, shd_model_config *config, shd_hf_info *info,
                         shd_error *err);
 
+/* Adds to info->eos the tokens that end a text by generation_config.json, which transformers reads
+ * beside config.json; what else stands there is how others sample. SHD_EINVAL: not JSON, no token
+ * below `vocab`; SHD_EUNSUPPORTED: more than SHD_HF_MAX_EOS in all. *info is then undefined. */
+int shd_hf_generation_parse(const char *json, size_t size, int64_t vocab, shd_hf_info *info,
+                            shd_error *err);
+
 /* The config.json that shd_hf_config_parse and transformers read as `config`. `dtype` is that of
  * the tensors beside it: "float32", "bfloat16" or "float16". Freed by free(). */
 char *shd_hf_config_write(const shd_model_config *config, const char *dtype);

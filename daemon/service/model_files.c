@@ -31,15 +31,27 @@ static int open_input(const shd_auth_dir *dir, const char *name, shd_input *inpu
 
 /* ---- the configuration ---- */
 
-static int read_config(shd_model_files *f, const shd_input *input, shd_error *err)
+/* The contents of a small file; *out is to be freed. */
+static int read_json(const shd_input *input, char **out, shd_error *err)
 {
     if (input->size > SHD_HF_CONFIG_MAX_BYTES) {
         return shd_fail(err, SHD_EDATA, "'%s' has %llu bytes; at most %d are read", input->path,
                         (unsigned long long)input->size, SHD_HF_CONFIG_MAX_BYTES);
     }
+    char *json = shd_malloc(input->size + 1);
+    const int rc = shd_input_read(input, json, input->size, 0, err);
+    if (rc < 0) {
+        free(json);
+        return rc;
+    }
+    *out = json;
+    return 0;
+}
+
+static int read_config(shd_model_files *f, const shd_input *input, shd_error *err)
+{
+    SHD_TRY(read_json(input, &f->config_json, err));
     f->config_bytes = input->size;
-    f->config_json = shd_malloc(input->size + 1);
-    SHD_TRY(shd_input_read(input, f->config_json, input->size, 0, err));
     const int rc = shd_hf_config_parse(f->config_json, f->config_bytes, &f->config, &f->info, err);
     return rc < 0 ? shd_error_prefix(err, rc, "'%s'", input->path) : 0;
 }
@@ -193,6 +205,16 @@ static int carry(shd_model_files *f, const shd_input *input, const char *name,
     return copy_file(input, fd, err);
 }
 
+/* The tokens by which Generate knows a text's end. */
+static int read_generation(shd_model_files *f, const shd_input *input, shd_error *err)
+{
+    char *json;
+    SHD_TRY(read_json(input, &json, err));
+    const int rc = shd_hf_generation_parse(json, input->size, f->config.vocab, &f->info, err);
+    free(json);
+    return rc < 0 ? shd_error_prefix(err, rc, "'%s'", input->path) : 0;
+}
+
 int shd_model_files_carry(shd_model_files *f, const shd_auth_dir *dir, const char *state_dir,
                           shd_error *err)
 {
@@ -222,6 +244,9 @@ int shd_model_files_carry(shd_model_files *f, const shd_auth_dir *dir, const cha
                                 "the tokenizer's files in '%s' have more than %llu bytes",
                                 dir->path, (unsigned long long)SHD_CARRIED_MAX_BYTES)
                      : carry(f, &input, names[i], state_dir, err);
+        }
+        if (rc == 0 && strcmp(names[i], "generation_config.json") == 0) {
+            rc = read_generation(f, &input, err);
         }
         shd_input_fini(&input);
         SHD_TRY(rc);

@@ -55,7 +55,8 @@ int shd_model_files_weights(shd_model_files *files, const shd_auth_dir *dir, con
 
 /* Takes copies of those files of `dir` that an export carries along, into files without a name of
  * `state_dir` (NULL: of memory). SHD_EDATA when they are larger together than
- * SHD_CARRIED_MAX_BYTES; SHD_EIO where the directory can hold no such file. */
+ * SHD_CARRIED_MAX_BYTES; SHD_EIO where the directory can hold no such file. What
+ * generation_config.json says of the end of a text goes into files->info. */
 #define SHD_CARRIED_MAX_BYTES (UINT64_C(256) << 20)
 int shd_model_files_carry(shd_model_files *files, const shd_auth_dir *dir, const char *state_dir,
                           shd_error *err);

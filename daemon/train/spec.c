@@ -313,6 +313,12 @@ static int resolve_schedule(const Shard__V1__JobSpec *in, shd_spec *out, shd_err
     if (shd_schedule_ends(s->kind)) {
         s->lr_min = in->has_lr_min_case ? in->lr_min : s->lr / 10;
         SHD_TRY(real("lr-min", s->lr_min, 0, SHD_SPEC_LR_MAX, err));
+        if (s->lr_min > s->lr) {
+            return shd_fail(err, SHD_EINVAL,
+                            "--lr-min %g is above --lr %g, from which --schedule %s goes down to "
+                            "it; give a smaller one",
+                            s->lr_min, s->lr, shd_schedule_name(s->kind));
+        }
     } else {
         SHD_TRY(idle("lr-min", in->has_lr_min_case, with, err));
     }

@@ -1,5 +1,5 @@
-// config.json of a checkpoint: whatever its bytes, it is refused by name, or gives a model that
-// is accepted and whose own config.json means the same.
+// config.json and generation_config.json of a checkpoint: whatever its bytes, it is refused by
+// name, or gives a model that is accepted and whose own config.json means the same.
 #include "daemon/model/hf_config.h"
 
 #include <cstdlib>
@@ -31,6 +31,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *text = nullptr;
     if (shd_hf_config_with_dtype(json, size, "float16", &text, &err) == 0) {
         free(text);
+    }
+    info = {};
+    (void)shd_hf_generation_parse(json, size, 1000, &info, &err);
+    for (uint32_t i = 0; i < info.n_eos; i++) {
+        if (i >= SHD_HF_MAX_EOS || info.eos[i] < 0 || info.eos[i] >= 1000) {
+            abort();
+        }
     }
     const int rc = shd_hf_config_parse(json, size, &config, &info, &err);
     if (rc != 0) {

@@ -206,6 +206,11 @@ class Models(harness.TestCase):
         lines = daemon.ok("--json", "generate", "ending", *the[2:]).lines
         self.assertEqual([line["token"] for line in lines], REFERENCE["models"]["llama"]["greedy"][:4])
         self.assertEqual(lines[-1]["finish"], "stop")
+        # One that says so beside its configuration only.
+        path, _ = self.model(daemon, "beside")
+        checkpoint.write_json(path, "generation_config.json", {"eos_token_id": [likely]})
+        self.driven(daemon, "beside", path)
+        self.assertEqual(daemon.ok("--json", "generate", "beside", *the[2:]).lines, lines)
         lines = daemon.ok("--json", "generate", "ending", *the[2:], "--ignore-eos").lines
         self.assertEqual([line["token"] for line in lines], REFERENCE["models"]["llama"]["greedy"])
 

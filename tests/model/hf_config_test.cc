@@ -225,6 +225,36 @@ TEST(HfConfig, WhatIsWrittenReadsBackTheSame)
     }
 }
 
+TEST(HfConfig, TokensThatEndATextByTheGenerationConfig)
+{
+    const auto add = [](const std::string &json, shd_hf_info *info, shd_error *err) {
+        return shd_hf_generation_parse(json.data(), json.size(), 64, info, err);
+    };
+    shd_error err;
+    shd_hf_info info = {};
+    info.eos[info.n_eos++] = 7;
+    ASSERT_EQ(0, add(R"({"eos_token_id": [5, 7, 63], "top_k": 40, "x": {}})", &info, &err))
+        << err.message;
+    ASSERT_EQ(3u, info.n_eos);
+    EXPECT_EQ(7, info.eos[0]);
+    EXPECT_EQ(5, info.eos[1]);
+    EXPECT_EQ(63, info.eos[2]);
+    for (const char *nothing : {"{}", R"({"eos_token_id": null})", R"({"eos_token_id": 5})"}) {
+        ASSERT_EQ(0, add(nothing, &info, &err)) << err.message;
+        EXPECT_EQ(3u, info.n_eos) << nothing;
+    }
+    EXPECT_EQ(SHD_EINVAL, add(R"({"eos_token_id": [5, 64]})", &info, &err));
+    EXPECT_STREQ("generation_config.json: eos_token_id is 64; it must be a token below vocab_size",
+                 err.message);
+    EXPECT_EQ(SHD_EINVAL, add("[]", &info, &err));
+    EXPECT_STREQ("generation_config.json holds no object", err.message);
+    std::string many = R"({"eos_token_id": [)";
+    for (int i = 0; i < 17; i++) {
+        many += (i > 0 ? "," : "") + std::to_string(i);
+    }
+    EXPECT_EQ(SHD_EUNSUPPORTED, add(many + "]}", &info, &err));
+}
+
 TEST(HfConfig, ValuesThatAreLeftOutAreTransformersOwn)
 {
     Read read(R"({"model_type": "llama", "hidden_size": 24, "intermediate_size": 40,
