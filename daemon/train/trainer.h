@@ -149,8 +149,7 @@ void shd_trainer_set_data(shd_trainer *trainer, shd_train_data *data);
 void shd_trainer_free(shd_trainer *trainer);
 
 /* Checks a client batch before it is queued: token ids against the vocabulary, length against the
- * model and the plan, sequences against the plan. SHD_EINVAL names the sequence, position and
- * value. */
+ * model and the plan. SHD_EINVAL names the sequence, position and value. */
 int shd_trainer_check_batch(const shd_trainer *trainer, const shd_work *work, shd_error *err);
 
 /* Starts `work` on the ranks, or its next turn. One at a time; `work` must live until `done`. After
