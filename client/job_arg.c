@@ -31,7 +31,7 @@ void shc_show_job(shc_env *env, const Shard__V1__Job *job)
 
 static int ask(shc_env *env, char *name,
                int (*call)(shc_client *, const Shard__V1__JobRef *, Shard__V1__Job **, shc_error *),
-               Shard__V1__Job **out)
+               int patient, Shard__V1__Job **out)
 {
     Shard__V1__JobRef ref = SHARD__V1__JOB_REF__INIT;
     shc_error err;
@@ -40,12 +40,14 @@ static int ask(shc_env *env, char *name,
     if (rc)
         return rc;
     ref.job = name;
+    if (patient) /* the answer comes when it has happened: after the running step */
+        shc_set_timeout(env->client, 0);
     return call(env->client, &ref, out, &err) ? shc_complain(&err) : 0;
 }
 
 int shc_find_job(shc_env *env, char *name, Shard__V1__Job **out)
 {
-    return ask(env, name, shc_get_job, out);
+    return ask(env, name, shc_get_job, 0, out);
 }
 
 int shc_change_job(shc_env *env, char *name,
@@ -53,7 +55,7 @@ int shc_change_job(shc_env *env, char *name,
                                shc_error *))
 {
     Shard__V1__Job *job;
-    int rc = ask(env, name, call, &job);
+    int rc = ask(env, name, call, 1, &job);
 
     if (rc)
         return rc;

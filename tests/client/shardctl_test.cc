@@ -275,6 +275,20 @@ TEST_F(Ctl, PauseResumeCancelDelete)
         EXPECT_EQ(daemon->calls(method), 1) << method;
 }
 
+// The daemon answers after the running step, which may take minutes.
+TEST_F(Ctl, OrdersHaveNoTimeLimit)
+{
+    std::atomic<int> unlimited{0};
+    for (const char *method : {"PauseJob", "ResumeJob", "CancelJob", "DeleteJob"})
+        daemon->on(method, [&](fake_call *call, const std::string &) {
+            unlimited += fake_deadline_ms(call) == INT64_MAX;
+            fake_finish(call, 5, "no job", SHD_ENOTFOUND);
+        });
+    for (const char *command : {"pause", "resume", "cancel", "delete"})
+        EXPECT_EQ(ctl({command, "7"}).status, 4) << command;
+    EXPECT_EQ(unlimited, 4);
+}
+
 TEST_F(Ctl, Logs)
 {
     daemon->on("Watch", [](fake_call *call, const std::string &request) {
