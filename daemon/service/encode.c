@@ -1,5 +1,6 @@
 #include "daemon/service/encode.h"
 
+#include "daemon/optim/optim.h"
 #include "daemon/service/admission.h"
 
 /* What the arena of a rank is mapped in: jobs run on CPU ranks, whose memory is the host's. */
@@ -207,7 +208,7 @@ Shard__V1__JobStatus *shd_encode_status(const shd_job *job, shd_scratch *scratch
     m->param_dtype = job->spec_message->dtype;
     m->reduce_dtype = job->spec_message->reduce_dtype;
     m->master_dtype = text("fp32");
-    m->moment_dtype = text("fp32");
+    m->moment_dtype = text(shd_optim_states(&spec->optim) > 0 ? "fp32" : "none");
     m->optimizer = job->spec_message->optimizer;
     m->checkpointing = job->spec_message->activation_checkpointing;
     m->tokenizer = job->spec_message->tokenizer;
@@ -235,7 +236,7 @@ Shard__V1__JobStatus *shd_encode_status(const shd_job *job, shd_scratch *scratch
     }
     m->comm = encode_comm(&job->plan, job->trainer != NULL ? count : job->last_comm,
                           job->comm_last_step, &m->n_comm, scratch);
-    m->queued = job->training.n + job->interactive.n;
+    m->queued = job->training.n + job->interactive.n + job->evaluations.n + job->gated;
     m->watchers = job->n_observers;
     m->accumulation = spec->accumulation;
     m->skipped_steps = job->skipped;

@@ -494,6 +494,9 @@ TEST_F(Generate, TooManyStreamsAreRefused)
     Call c = make_call();
     generate(c.get(), id, 2);
     EXPECT_EQ(c->code, SHD_EFULL) << c->error;
+    Shard__V1__StatusRequest ask = SHARD__V1__STATUS_REQUEST__INIT;
+    Call shown = call("Status", &ask.base);
+    EXPECT_EQ(Unpacked<Shard__V1__StatusResponse>(shown->sent[0])->jobs[0]->queued, 4u);
     for (int i = 0; i < 10; i++) {
         finish("g");
     }

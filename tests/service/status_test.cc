@@ -58,6 +58,23 @@ TEST_F(Status, ShowsRanksJobsAndBytes)
     w->go();
 }
 
+TEST_F(Status, MomentsThatAreNotKeptAreNotShown)
+{
+    start(false);
+    Spec with("with"), without("without");
+    with.m.optimizer = with.text("sgd");
+    without.m.optimizer = without.text("sgd");
+    without.m.has_momentum_case = SHARD__V1__JOB_SPEC__HAS_MOMENTUM_MOMENTUM;
+    without.m.momentum = 0;
+    create_running(with, false);
+    create_running(without, false);
+    Call c = get();
+    Unpacked<Shard__V1__StatusResponse> s(c->sent[0]);
+    ASSERT_EQ(s->n_jobs, 2u);
+    EXPECT_STREQ(s->jobs[0]->moment_dtype, "fp32");
+    EXPECT_STREQ(s->jobs[1]->moment_dtype, "none");
+}
+
 TEST_F(Status, PeaksStayWhenTheMemoryIsFreed)
 {
     start(false);
