@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "daemon/base/available.h"
 #include "daemon/base/mem.h"
 #include "daemon/base/pool.h"
 
@@ -306,23 +307,6 @@ shd_arena *shd_arena_create_virtual(void)
     return arena_new((void *)(uintptr_t)VIRTUAL_BASE, VIRTUAL_LIMIT);
 }
 
-/* The kernel maps more than it has and kills later; what it says it has is the only refusal. */
-static uint64_t memory_available(void)
-{
-    uint64_t kib = UINT64_MAX / 1024;
-    FILE *f = fopen("/proc/meminfo", "re");
-    if (f != NULL) {
-        char line[128];
-        while (fgets(line, sizeof(line), f) != NULL) {
-            if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1) {
-                break;
-            }
-        }
-        fclose(f);
-    }
-    return kib * 1024;
-}
-
 typedef struct touch_args {
     volatile unsigned char *base;
     uint64_t extent;
@@ -341,7 +325,8 @@ static void touch_huge_page(void *arg, int64_t piece, int worker)
 int shd_arena_create(uint64_t extent, int nthreads, shd_arena **out, shd_error *err)
 {
     *out = NULL;
-    const uint64_t available = memory_available();
+    /* The kernel maps more than it has and kills later; what it says it has is the only refusal. */
+    const uint64_t available = shd_available_memory();
     if (extent > available) {
         return shd_fail(err, SHD_ENOMEM,
                         "cannot map an arena of %" PRIu64 " bytes: %" PRIu64

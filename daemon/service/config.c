@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/base/available.h"
 #include "daemon/base/mem.h"
 #include "daemon/service/config_keys.h"
 #include "daemon/shard/strategy.h"
@@ -150,23 +151,6 @@ static int check_stream_threads(const shd_config *config, shd_error *err)
     return shd_fail(err, SHD_EINVAL, "stream_threads = '%.60s': want auto, yes or no", value);
 }
 
-/* MemAvailable of /proc/meminfo, in bytes; 0 when it cannot be read. */
-static uint64_t memory_available(void)
-{
-    FILE *file = fopen("/proc/meminfo", "re");
-    uint64_t kib = 0;
-    char line[128];
-    while (file != NULL && kib == 0 && fgets(line, sizeof(line), file) != NULL) {
-        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) != 1) {
-            kib = 0;
-        }
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-    return kib * KI;
-}
-
 static int compute_defaults(shd_config *config, shd_error *err)
 {
     if (config->ranks == 0) {
@@ -176,7 +160,7 @@ static int compute_defaults(shd_config *config, shd_error *err)
         config->ranks = ranks == 0 ? 1 : ranks > SHD_MAX_RANKS ? SHD_MAX_RANKS : ranks;
     }
     if (config->memory_per_rank == 0) {
-        const uint64_t available = memory_available();
+        const uint64_t known = shd_available_memory(), available = known != UINT64_MAX ? known : 0;
         config->memory_per_rank = available / 10 * 8 / config->ranks;
         config->memory_is_computed = 1;
         if (config->memory_per_rank < 1024 * KI) {
