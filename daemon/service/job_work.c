@@ -194,19 +194,23 @@ static shd_item *next_training(shd_job *job)
                                       : own_item(job, SHD_WORK_DATA_STEP);
 }
 
-/* The next turn of the item that is under way; 0: it was given up. */
+/* The next turn of the item that is under way; 0: it was given up. A stop waits for a step, not for
+ * all of a job's own evaluation or loading. */
 static int go_on(shd_job *job)
 {
     shd_item *item = job->running;
+    const int stops =
+        item == &job->own && item->work.kind != SHD_WORK_DATA_STEP && shd_jobs_stopping(job->jobs);
     job->between_turns = 0;
-    if (!item->withdrawn) {
+    if (!item->withdrawn && !stops) {
         shd_trainer_submit(job->trainer, &item->work);
         return 1;
     }
     shd_trainer_drop(job->trainer);
     job->running = NULL;
     shd_error why;
-    shd_fail(&why, SHD_ECANCELLED, "the caller has gone");
+    shd_fail(&why, stops ? SHD_EUNAVAILABLE : SHD_ECANCELLED, "%s",
+             stops ? "the daemon is stopping" : "the caller has gone");
     item->finish(item, &why);
     return 0;
 }
@@ -243,6 +247,9 @@ int shd_job_start(shd_job *job)
     assert(job->running == NULL || job->between_turns);
     if (job->between_turns && go_on(job)) {
         return 1;
+    }
+    if (shd_jobs_stopping(job->jobs)) {
+        return 0; /* nothing begins any more */
     }
     for (;;) {
         const int move = move_waits(job);

@@ -149,3 +149,48 @@ TEST_F(Turns, AStopFinishesTheTurnsOfTheRunningStep)
     EXPECT_TRUE(one->ok()) << one->error;
     EXPECT_EQ(step(id), 1u);
 }
+
+TEST_F(Turns, AStopWaitsForNoMoreThanATurnOfAJobsOwnEvaluation)
+{
+    start(true);
+    const std::string id = create_running(Spec("s").data(data).steps(5).eval_every(1), true);
+    finish("s");
+    turn_until([&] { return fake_running("s") == SHD_WORK_EVAL; });
+    fake_turns(1000000);
+    finish("s");
+    turn_until([&] { return fake_running("s") == SHD_WORK_EVAL; });
+    bool stopped = false;
+    shd_jobs_stop(
+        jobs, [](void *flag) { *static_cast<bool *>(flag) = true; }, &stopped);
+    turn();
+    EXPECT_FALSE(stopped);
+    finish("s");
+    turn_until([&] { return stopped; });
+    EXPECT_EQ(fake_running("s"), -1) << "nothing begins any more";
+    EXPECT_EQ(state(id), STATE(RUNNING));
+    EXPECT_EQ(step(id), 1u);
+}
+
+TEST_F(Turns, WhenACallerGoesDuringAStopNothingElseBegins)
+{
+    start(true);
+    const std::string id = create_running(Spec("g").data(data), true);
+    Call pause = ref_async("PauseJob", id);
+    finish("g");
+    turn_until([&] { return pause->finished; });
+    fake_turns(1000000);
+    OneSequence one({1, 2, 3});
+    Shard__V1__ForwardRequest q = SHARD__V1__FORWARD_REQUEST__INIT;
+    q.job = const_cast<char *>(id.c_str());
+    q.batch = &one.batch;
+    Call f = call("Forward", &q.base);
+    turn_until([&] { return fake_running("g") == SHD_WORK_FORWARD; });
+    ref("ResumeJob", id);
+    bool stopped = false;
+    shd_jobs_stop(
+        jobs, [](void *flag) { *static_cast<bool *>(flag) = true; }, &stopped);
+    f->go();
+    finish("g");
+    turn_until([&] { return stopped; });
+    EXPECT_EQ(fake_running("g"), -1);
+}
