@@ -463,9 +463,6 @@ int main(int argc, char **argv)
     } else {
         shd_log_set_level((shd_log_level)d.config.log_level);
         signal(SIGPIPE, SIG_IGN);
-        /* Opening files and plans for jobs of this daemon share this pool, and may wait for a disk.
-         */
-        setenv("UV_THREADPOOL_SIZE", "32", 0);
         rc = run(&d, &err);
         if (rc < 0) {
             shd_log(SHD_LOG_ERROR, "shardd does not start: %s", err.message);
