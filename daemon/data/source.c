@@ -141,6 +141,29 @@ static int open_tokens(shd_source *src, shd_error *err)
     return 0;
 }
 
+/* What a file is that begins like this and cannot be read here; NULL: nothing such. */
+static const char *foreign(const unsigned char magic[4])
+{
+    static const struct {
+        unsigned char magic[4];
+        unsigned n;
+        const char *name;
+    } kinds[] = {
+        {{0x1f, 0x8b}, 2, "compressed with gzip"},
+        {{0x28, 0xb5, 0x2f, 0xfd}, 4, "compressed with zstd"},
+        {{0xfd, '7', 'z', 'X'}, 4, "compressed with xz"},
+        {{'B', 'Z', 'h'}, 3, "compressed with bzip2"},
+        {{'P', 'K', 3, 4}, 4, "a zip archive"},
+        {{'P', 'A', 'R', '1'}, 4, "a Parquet table"},
+    };
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (memcmp(magic, kinds[i].magic, kinds[i].n) == 0) {
+            return kinds[i].name;
+        }
+    }
+    return NULL;
+}
+
 int shd_data_format_of(int fd, const char *path, shd_data_format *out, shd_error *err)
 {
     unsigned char magic[4] = {0};
@@ -148,6 +171,19 @@ int shd_data_format_of(int fd, const char *path, shd_data_format *out, shd_error
     if (fstat(fd, &st) < 0 ||
         (st.st_size >= (off_t)sizeof(magic) && pread(fd, magic, sizeof(magic), 0) < 0)) {
         return shd_fail(err, SHD_EIO, "cannot read '%s': %s", path, strerror(errno));
+    }
+    const char *kind = foreign(magic);
+    if (kind != NULL && !ends_with(path, ".bin")) {
+        return shd_fail(err, SHD_EINVAL,
+                        "'%s' is %s: give what is in it as text or JSONL (--data-format text reads "
+                        "its bytes as they are)",
+                        path, kind);
+    }
+    if (ends_with(path, ".json")) {
+        return shd_fail(err, SHD_EINVAL,
+                        "'%s' may be text or a document a line: say which with --data-format text "
+                        "or jsonl",
+                        path);
     }
     const uint32_t word = load_u32(magic);
     *out = word == LLMC_MAGIC_16 || word == LLMC_MAGIC_32            ? SHD_DATA_LLMC

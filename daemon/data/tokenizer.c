@@ -211,6 +211,10 @@ int shd_tokenizer_create(const shd_tokenizer_files *files, shd_tokenizer **out, 
         part = "tokenizer_config.json";
         rc = shd_tokenizer_read_config(tok, files->config, files->config_size, err);
     }
+    if (rc == 0) {
+        part = "added_tokens.json";
+        rc = shd_tokenizer_read_added(tok, files->added, files->added_size, err);
+    }
     if (rc < 0) {
         shd_tokenizer_free(tok);
         return shd_error_prefix(err, rc, "'%s': %s", files->path, part);

@@ -38,6 +38,8 @@ typedef struct shd_tokenizer_files {
     size_t model_size;
     const char *config; /* tokenizer_config.json beside it */
     size_t config_size;
+    const char *added; /* added_tokens.json beside it */
+    size_t added_size;
 } shd_tokenizer_files;
 
 #define SHD_TOKENIZER_FILE_MAX (64u << 20) /* bytes of one file */

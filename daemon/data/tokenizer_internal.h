@@ -72,6 +72,9 @@ int shd_tokenizer_read_json(shd_tokenizer *tok, const char *bytes, size_t n, shd
 /* Applies tokenizer_config.json (bytes may be NULL) to a tokenizer that is filled. */
 int shd_tokenizer_read_config(shd_tokenizer *tok, const char *bytes, size_t n, shd_error *err);
 
+/* Checks that added_tokens.json (bytes may be NULL) says nothing that tokenizer.model does not. */
+int shd_tokenizer_read_added(const shd_tokenizer *tok, const char *bytes, size_t n, shd_error *err);
+
 /* Form `form` of text[n], which is well-formed; to be freed. */
 char *shd_normalize(uninorm_t form, const char *text, size_t n, size_t *size);
 

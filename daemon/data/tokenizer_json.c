@@ -716,6 +716,35 @@ static int check_decoder_tokens(const shd_tokenizer *tok, json_t *root, shd_erro
     return 0;
 }
 
+int shd_tokenizer_read_added(const shd_tokenizer *tok, const char *bytes, size_t n, shd_error *err)
+{
+    if (bytes == NULL || tok->sp == NULL) {
+        return 0; /* tokenizer.json has them itself */
+    }
+    json_t *id, *root = load(bytes, n, 0, err);
+    if (root == NULL) {
+        return SHD_EDATA;
+    }
+    const char *token;
+    int rc = json_is_object(root) ? 0 : shd_fail(err, SHD_EDATA, "not a JSON object");
+    json_object_foreach(root, token, id)
+    {
+        if (!json_is_integer(id) || json_integer_value(id) < 0) {
+            rc =
+                shd_fail(err, SHD_EDATA, "the id of added token '%.40s' is no whole number", token);
+        } else if (json_integer_value(id) >= tok->vocab) {
+            rc = shd_fail(err, SHD_EUNSUPPORTED,
+                          "added token '%.40s' is not in tokenizer.model; use a tokenizer.json",
+                          token);
+        }
+        if (rc < 0) {
+            break;
+        }
+    }
+    json_decref(root);
+    return rc;
+}
+
 int shd_tokenizer_read_config(shd_tokenizer *tok, const char *bytes, size_t n, shd_error *err)
 {
     json_t *root = NULL;

@@ -113,11 +113,13 @@ static int open_weights(request *r)
         const int rc = shd_model_files_weights(a->model, &from, &a->spec, &a->err);
         SHD_TRY(rc < 0 ? shd_error_prefix(&a->err, rc, own ? "--model" : "--init-from") : 0);
     }
-    if (config_of(r) == NULL && random) {
-        return SHD_OK;
-    }
-    return shd_model_files_carry(a->model, config_of(r) != NULL ? &model : &from, r->state_dir,
-                                 &a->err);
+    /* The tokenizer that the job reads its data with. */
+    const shd_auth_dir named = dir_of(r, r->message->tokenizer);
+    const shd_auth_dir *dir = config_of(r) != NULL ? &model : random ? NULL : &from;
+    const shd_auth_dir *tokenizer = named.path[0] == '\0'  ? dir
+                                    : named.path[0] == '/' ? &named
+                                                           : NULL;
+    return shd_model_files_carry(a->model, dir, tokenizer, r->state_dir, &a->err);
 }
 
 static int prepare(request *r)

@@ -11,6 +11,7 @@
 #include "daemon/store/safetensors.h"
 
 #define COPY_BYTES (1u << 20)
+#define GENERATION "generation_config.json"
 
 static char *path_in(const shd_auth_dir *dir, const char *name)
 {
@@ -63,10 +64,15 @@ shd_model_files *shd_model_files_none(void)
     return f;
 }
 
+static int ends_with(const char *path, const char *end)
+{
+    const size_t n = strlen(path), m = strlen(end);
+    return n > m && strcmp(path + n - m, end) == 0;
+}
+
 int shd_model_files_alone(const char *path)
 {
-    const size_t n = strlen(path), m = strlen(".json");
-    return n > m && strcmp(path + n - m, ".json") == 0;
+    return ends_with(path, ".json");
 }
 
 /* Opens the configuration that `at` names. */
@@ -215,43 +221,66 @@ static int read_generation(shd_model_files *f, const shd_input *input, shd_error
     return rc < 0 ? shd_error_prefix(err, rc, "'%s'", input->path) : 0;
 }
 
-int shd_model_files_carry(shd_model_files *f, const shd_auth_dir *dir, const char *state_dir,
-                          shd_error *err)
+/* Carries `name` of `dir` along, as `as`, if it is there. *total: bytes so far. */
+static int carry_if_there(shd_model_files *f, const shd_auth_dir *dir, const char *name,
+                          const char *as, const char *state_dir, uint64_t *total, shd_error *err)
+{
+    shd_input input;
+    int rc = open_input(dir, name, &input, err);
+    if (rc == SHD_ENOTFOUND) {
+        return 0;
+    }
+    if (rc == 0) {
+        *total += input.size;
+        rc = *total > SHD_CARRIED_MAX_BYTES
+                 ? shd_fail(err, SHD_EDATA,
+                            "the tokenizer's files in '%s' have more than %llu bytes", dir->path,
+                            (unsigned long long)SHD_CARRIED_MAX_BYTES)
+                 : carry(f, &input, as, state_dir, err);
+    }
+    if (rc == 0 && strcmp(name, GENERATION) == 0) {
+        rc = read_generation(f, &input, err);
+    }
+    shd_input_fini(&input);
+    return rc;
+}
+
+/* `at` is the directory of a tokenizer, or one of its files, which then goes by its usual name. */
+static int carry_tokenizer(shd_model_files *f, const shd_auth_dir *at, const char *state_dir,
+                           uint64_t *total, shd_error *err)
 {
     static const char *const names[] = {
-        "tokenizer.json",
-        "tokenizer.model",
-        "tokenizer_config.json",
-        "vocab.json",
-        "merges.txt",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "generation_config.json",
-        "chat_template.jinja",
-        "chat_template.json",
+        "tokenizer.json",    "tokenizer.model",       "vocab.json",
+        "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
+        "added_tokens.json", "chat_template.jinja",   "chat_template.json",
     };
-    uint64_t total = 0;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        shd_input input;
-        int rc = open_input(dir, names[i], &input, err);
-        if (rc == SHD_ENOTFOUND) {
-            continue;
-        }
-        if (rc == 0) {
-            total += input.size;
-            rc = total > SHD_CARRIED_MAX_BYTES
-                     ? shd_fail(err, SHD_EDATA,
-                                "the tokenizer's files in '%s' have more than %llu bytes",
-                                dir->path, (unsigned long long)SHD_CARRIED_MAX_BYTES)
-                     : carry(f, &input, names[i], state_dir, err);
-        }
-        if (rc == 0 && strcmp(names[i], "generation_config.json") == 0) {
-            rc = read_generation(f, &input, err);
-        }
-        shd_input_fini(&input);
-        SHD_TRY(rc);
+    enum { OF_ITSELF = 4 }; /* the first ones; the others lie beside it */
+    const size_t n = sizeof(names) / sizeof(names[0]);
+    const int json = ends_with(at->path, ".json"), file = json || ends_with(at->path, ".model");
+    char *path = shd_strdup(at->path), *slash = strrchr(path, '/');
+    shd_auth_dir dir = *at;
+    int rc = 0;
+    if (file) {
+        slash[slash == path] = '\0'; /* "/x.json" lies in "/" */
+        dir.path = path;
+        rc = carry_if_there(f, &dir, strrchr(at->path, '/') + 1, names[json ? 0 : 1], state_dir,
+                            total, err);
     }
-    return 0;
+    for (size_t i = file ? OF_ITSELF : 0; rc == 0 && i < n; i++) {
+        rc = carry_if_there(f, &dir, names[i], names[i], state_dir, total, err);
+    }
+    free(path);
+    return rc;
+}
+
+int shd_model_files_carry(shd_model_files *f, const shd_auth_dir *model,
+                          const shd_auth_dir *tokenizer, const char *state_dir, shd_error *err)
+{
+    uint64_t total = 0;
+    if (model != NULL) {
+        SHD_TRY(carry_if_there(f, model, GENERATION, GENERATION, state_dir, &total, err));
+    }
+    return tokenizer != NULL ? carry_tokenizer(f, tokenizer, state_dir, &total, err) : 0;
 }
 
 int shd_carried_read(const shd_carried *carried, void *out, uint64_t n, uint64_t offset,

@@ -53,13 +53,14 @@ shd_model_files *shd_model_files_none(void);
 int shd_model_files_weights(shd_model_files *files, const shd_auth_dir *dir, const shd_spec *spec,
                             shd_error *err);
 
-/* Takes copies of those files of `dir` that an export carries along, into files without a name of
- * `state_dir` (NULL: of memory). SHD_EDATA when they are larger together than
- * SHD_CARRIED_MAX_BYTES; SHD_EIO where the directory can hold no such file. What
- * generation_config.json says of the end of a text goes into files->info. */
+/* Takes copies of what an export carries along, into files without a name of `state_dir` (NULL: of
+ * memory): the files of the tokenizer in the directory `tokenizer`, or the one that the path itself
+ * names with what lies beside it; and how texts are generated, from `model`, of which the tokens
+ * that end a text go into files->info. NULL: of none. SHD_EDATA when they are larger together than
+ * SHD_CARRIED_MAX_BYTES; SHD_EIO where the directory can hold no such file. */
 #define SHD_CARRIED_MAX_BYTES (UINT64_C(256) << 20)
-int shd_model_files_carry(shd_model_files *files, const shd_auth_dir *dir, const char *state_dir,
-                          shd_error *err);
+int shd_model_files_carry(shd_model_files *files, const shd_auth_dir *model,
+                          const shd_auth_dir *tokenizer, const char *state_dir, shd_error *err);
 
 /* Reads n bytes of a copy; SHD_EIO. */
 int shd_carried_read(const shd_carried *carried, void *out, uint64_t n, uint64_t offset,

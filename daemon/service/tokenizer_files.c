@@ -48,21 +48,32 @@ static int ends_with(const char *s, const char *end)
     return a >= b && strcmp(s + a - b, end) == 0;
 }
 
+/* As read_file, of `name` beside `file`; *bytes is NULL when it is not there. */
+static int read_beside(const shd_opener *o, const char *file, const char *name, char **bytes,
+                       size_t *size, shd_error *err)
+{
+    char *path = shd_asprintf("%.*s/%s", (int)(strrchr(file, '/') - file), file, name);
+    const int rc = read_file(o, path, bytes, size, err);
+    free(path);
+    return rc == SHD_ENOTFOUND ? SHD_OK : rc;
+}
+
 /* `file` is a path of tokenizer.json or tokenizer.model. */
 static int open_file(const shd_opener *o, const char *file, shd_tokenizer **out, shd_error *err)
 {
-    const char *slash = strrchr(file, '/');
-    char *beside = shd_asprintf("%.*s/tokenizer_config.json", (int)(slash - file), file);
-    char *bytes = NULL, *config = NULL;
+    char *bytes = NULL, *config = NULL, *added = NULL;
     size_t size = 0;
     shd_tokenizer_files files = {.path = file};
     int rc = read_file(o, file, &bytes, &size, err);
     if (rc == SHD_OK) {
-        rc = read_file(o, beside, &config, &files.config_size, err);
-        rc = rc == SHD_ENOTFOUND ? SHD_OK : rc;
+        rc = read_beside(o, file, "tokenizer_config.json", &config, &files.config_size, err);
+    }
+    if (rc == SHD_OK) {
+        rc = read_beside(o, file, "added_tokens.json", &added, &files.added_size, err);
     }
     if (rc == SHD_OK) {
         files.config = config;
+        files.added = added;
         if (ends_with(file, ".json")) {
             files.json = bytes;
             files.json_size = size;
@@ -74,7 +85,7 @@ static int open_file(const shd_opener *o, const char *file, shd_tokenizer **out,
     }
     free(bytes);
     free(config);
-    free(beside);
+    free(added);
     return rc;
 }
 

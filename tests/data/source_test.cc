@@ -313,6 +313,33 @@ TEST_F(Source, ManyThreadsReadAtOnce)
     }
 }
 
+TEST_F(Source, WhatIsNoTextIsNotReadAsOne)
+{
+    const struct {
+        const char *name;
+        std::string bytes;
+        const char *message;
+    } cases[] = {
+        {"a.txt", "\x1f\x8b\x08 and so on", "compressed with gzip"},
+        {"a.txt.zst", "\x28\xb5\x2f\xfd", "compressed with zstd"},
+        {"a.xz",
+         "\xfd"
+         "7zXZ",
+         "compressed with xz"},
+        {"a.bz2", "BZh9", "compressed with bzip2"},
+        {"a.jsonl", "PK\x03\x04", "a zip archive"},
+        {"a.parquet", "PAR1", "a Parquet table"},
+        {"a.json", "{}\n{}\n", "may be text or a document a line"},
+    };
+    for (const auto &c : cases) {
+        EXPECT_EQ(Open(c.name, c.bytes), SHD_EINVAL) << c.name;
+        EXPECT_NE(Message().find(c.message), std::string::npos) << Message();
+        EXPECT_NE(Message().find("--data-format"), std::string::npos) << Message();
+        EXPECT_EQ(Open(c.name, c.bytes, SHD_DATA_TEXT), 0) << Message(); // who says so, means it
+    }
+    EXPECT_EQ(Open("a.bin", "PK\x03\x04"), 0) << Message(); // tokens are any bytes
+}
+
 TEST(DataFormat, NamesGoBothWays)
 {
     for (const char *word : {"auto", "text", "nanogpt", "llmc"}) {

@@ -133,6 +133,12 @@ class Data(harness.TestCase):
         with open(llama) as file, open(os.path.join(both, "tokenizer.json"), "w") as out:
             out.write(file.read().replace('"byte_fallback":false', '"byte_fallback":true', 1))
         self.assertEqual(daemon.ok("--json", "tokenize", "--tokenizer", both, "--text", text).json["tokens"], tokens)
+        # Tokens that were added beside it would be read as other ones.
+        with open(os.path.join(both, "added_tokens.json"), "w") as out:
+            json.dump({"<|im_start|>": 100000}, out)
+        self.assertRefused(daemon.ctl("tokenize", "--tokenizer", both, "--text", text), harness.EXIT_REFUSED,
+                           "added_tokens.json", "<|im_start|>")
+        os.unlink(os.path.join(both, "added_tokens.json"))
         os.unlink(os.path.join(both, "tokenizer.model"))
         self.assertRefused(daemon.ctl("tokenize", "--tokenizer", both, "--text", text), harness.EXIT_REFUSED, "byte_fallback")
         lines = documents(os.path.join(daemon.data, "lines.jsonl"), 300)

@@ -76,6 +76,30 @@ class Models(harness.TestCase):
                 daemon.ok("cancel", name)
                 daemon.ok("delete", name)
 
+    def test_an_export_has_the_tokenizer_that_was_trained_with(self):
+        daemon = self.daemon()
+        path, _ = self.model(daemon, "m")
+        other, _ = self.model(daemon, "other", with_tokenizer=False)
+        checkpoint.write_json(other, "mine.json", dict(checkpoint.tokenizer(), post_processor=None))
+        checkpoint.write_json(other, "special_tokens_map.json", {"eos_token": checkpoint.END})
+        names = {"model.safetensors", "config.json"}
+        cases = [("own", path, (), {"tokenizer.json", "tokenizer_config.json"}, os.path.join(path, "tokenizer.json")),
+                 ("preset", "gpt2", ("--tokenizer", path), {"tokenizer.json", "tokenizer_config.json"},
+                  os.path.join(path, "tokenizer.json")),
+                 ("file", path, ("--tokenizer", os.path.join(other, "mine.json")),
+                  {"tokenizer.json", "special_tokens_map.json"}, os.path.join(other, "mine.json")),
+                 ("bytes", path, ("--tokenizer", "bytes"), set(), None)]
+        for name, model, flags, carried, source in cases:
+            with self.subTest(name):
+                self.driven(daemon, name, model, *flags)
+                out, _ = self.export(daemon, name)
+                self.assertEqual(set(os.listdir(out)), names | carried)
+                if source:
+                    with open(source, "rb") as a, open(os.path.join(out, "tokenizer.json"), "rb") as b:
+                        self.assertEqual(a.read(), b.read())
+                daemon.ok("cancel", name)
+                daemon.ok("delete", name)
+
     def test_a_step_an_export_and_on_from_there(self):
         daemon = self.daemon()
         path, before = self.model(daemon, "base")
