@@ -296,8 +296,12 @@ static int detached(follow *f)
 {
     shc_meter_clear(&f->meter);
     flush_steps(f);
-    fprintf(f->env->json ? stderr : stdout, "detached; the job goes on: shardctl attach %s\n",
-            f->name);
+    FILE *out = f->env->json ? stderr : stdout;
+    if (f->state == SHARD__V1__JOB_STATE__JOB_STATE_PAUSED) {
+        fprintf(out, "detached; the job is paused: shardctl resume %s\n", f->name);
+    } else {
+        fprintf(out, "detached; the job goes on: shardctl attach %s\n", f->name);
+    }
     return SHC_EXIT_DONE;
 }
 

@@ -13,7 +13,10 @@
 #include "daemon/service/verdict.h"
 #include "daemon/service/workers.h"
 
-enum { MAX_OF_USER = 16 }; /* what of a user may wait or run there at one time */
+enum {
+    MAX_OF_USER = 128,         /* what of a user may wait or run there at one time */
+    MAX_SPEC_BYTES = 256 << 10 /* each holds its specification meanwhile */
+};
 
 typedef struct request {
     shd_admission admission; /* first: freed through it */
@@ -255,6 +258,11 @@ int shd_admission_start(shd_jobs *jobs, const shd_identity *who, const Shard__V1
         return shd_fail(err, SHD_EFULL,
                         "%d jobs and plans of yours are being looked at already; try again",
                         MAX_OF_USER);
+    }
+    const size_t size = protobuf_c_message_get_packed_size(&message->base);
+    if (size > MAX_SPEC_BYTES) {
+        return shd_fail(err, SHD_EINVAL, "the specification has %zu bytes; at most %d are allowed",
+                        size, MAX_SPEC_BYTES);
     }
     Shard__V1__JobSpec *copy = (Shard__V1__JobSpec *)shd_message_copy(&message->base);
     if (copy == NULL) {

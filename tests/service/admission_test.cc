@@ -39,13 +39,13 @@ namespace
 class Admission : public Service
 {
   protected:
-    static constexpr unsigned kShare = 2, kMost = 16; // of a user: at one time, and all in all
+    static constexpr unsigned kShare = 2, kMost = 128; // of a user: at one time, and all in all
     shd_identity other{getuid() + 1, getgid() + 1, getpid()};
 
     void SetUp() override
     {
         Service::SetUp();
-        limits.max_jobs = limits.max_jobs_per_user = 32;
+        limits.max_jobs = limits.max_jobs_per_user = 2 * kMost;
         limits.memory_per_rank = 16ull << 30;
         hanging = -1;
         opened = 0;
@@ -151,6 +151,19 @@ TEST_F(Admission, TooManyOfAUserAreRefusedAndLeaveNothing)
     EXPECT_EQ(ref("GetJob", "late")->code, SHD_ENOTFOUND);
     Call again = create(Spec("late").data(data), "late");
     EXPECT_TRUE(again->ok()) << again->error;
+}
+
+// Those that wait are held in memory.
+TEST_F(Admission, ASpecificationHasABound)
+{
+    start(false);
+    Spec large("large");
+    char *pattern = large.text(std::string(300 << 10, '*'));
+    large.m.freeze = &pattern;
+    large.m.n_freeze = 1;
+    Call refused = create(large, "large");
+    EXPECT_EQ(refused->code, SHD_EINVAL);
+    EXPECT_NE(refused->error.find("at most 262144"), std::string::npos) << refused->error;
 }
 
 TEST_F(Admission, AStopTellsThatWhichRunsAndThatWhichWaits)
