@@ -42,11 +42,31 @@ static int same_strategy(const shd_strategy *a, const shd_strategy *b)
     return memcmp(a, b, sizeof *a) == 0;
 }
 
+/* Plain: nothing stays gathered until backward. */
 static int names_zero3(const Shard__V1__JobSpec *m)
 {
     return m->n_shard_degrees == 0 &&
            (m->strategy[0] == '\0' || strcmp(m->strategy, "zero3") == 0 ||
-            strcmp(m->strategy, "full_shard") == 0);
+            strcmp(m->strategy, "full_shard") == 0) &&
+           (m->reshard_after_forward[0] == '\0' || strcmp(m->reshard_after_forward, "yes") == 0);
+}
+
+/* Under the other levels of determinism it is that of the ranks. */
+static int keeps_width(const search *s)
+{
+    return s->q->spec->determinism == SHD_DETERMINISM_WORLD;
+}
+
+/* Of a job with a smaller micro-batch: as it was, or, where that does not divide over more ranks,
+ * what it would have become. 0: the message says it. */
+static uint32_t global_batch(const search *s, const change *c)
+{
+    const shd_spec *spec = s->q->spec;
+    if (c->micro_batch == 0 || s->q->message->has_global_batch_case) {
+        return 0;
+    }
+    return c->ranks == 0 || spec->global_batch % c->ranks == 0 ? spec->global_batch
+                                                               : spec->micro_batch * c->ranks;
 }
 
 /* ---- is it one? ---- */
@@ -61,7 +81,7 @@ static void change_ranks(const search *s, uint32_t ranks, Shard__V1__JobSpec *m)
     }
     m->has_ranks_case = SHARD__V1__JOB_SPEC__HAS_RANKS_RANKS;
     m->ranks = ranks;
-    if (s->q->spec->determinism != SHD_DETERMINISM_WORLD) { /* else it stays what it is */
+    if (!keeps_width(s)) {
         m->has_reduction_width_case = SHARD__V1__JOB_SPEC__HAS_REDUCTION_WIDTH__NOT_SET;
     }
 }
@@ -70,15 +90,17 @@ static int resolve(const search *s, const change *c, shd_spec *out)
 {
     const shd_hint_request *q = s->q;
     Shard__V1__JobSpec m = *q->message; /* pointers are borrowed */
+    const uint32_t batch = global_batch(s, c);
     if (c->ranks != 0) { /* with the batch of the message, or its default, which grows with them */
         change_ranks(s, c->ranks, &m);
-    } else {
-        m.has_global_batch_case = SHARD__V1__JOB_SPEC__HAS_GLOBAL_BATCH_GLOBAL_BATCH;
-        m.global_batch = q->spec->global_batch;
     }
     if (c->micro_batch != 0) {
         m.has_micro_batch_case = SHARD__V1__JOB_SPEC__HAS_MICRO_BATCH_MICRO_BATCH;
         m.micro_batch = c->micro_batch;
+    }
+    if (batch != 0) {
+        m.has_global_batch_case = SHARD__V1__JOB_SPEC__HAS_GLOBAL_BATCH_GLOBAL_BATCH;
+        m.global_batch = batch;
     }
     if (c->seq_len != 0) {
         m.has_seq_len_case = SHARD__V1__JOB_SPEC__HAS_SEQ_LEN_SEQ_LEN;
@@ -133,22 +155,53 @@ static void append_number(char *out, size_t size, const char *flag, uint32_t val
     }
 }
 
+/* Flags of the message that contradict the change: `strategy` are the flags that ask for another
+ * one, "" if none do. */
+static void name_dropped(const search *s, const change *c, const char *strategy, char *out,
+                         size_t size)
+{
+    const Shard__V1__JobSpec *m = s->q->message;
+    const int other = strategy[0] != '\0';
+    const struct {
+        const char *flag;
+        int contradicts;
+    } those[] = {
+        {"--shard-degrees", other && m->n_shard_degrees > 0},
+        {"--shard-group", other && m->has_shard_group_case},
+        {"--reshard-after-forward", other && m->reshard_after_forward[0] != '\0'},
+        {"--reduction-width", c->ranks != 0 && m->has_reduction_width_case && !keeps_width(s)},
+    };
+    const char *before = "without";
+    for (size_t i = 0; i < sizeof those / sizeof those[0]; i++) {
+        if (those[i].contradicts && strstr(strategy, those[i].flag) == NULL) {
+            append(out, size, before, those[i].flag);
+            before = "and";
+        }
+    }
+}
+
 /* As flags, each after a space. */
 static void name_change(const search *s, const change *c, char *out, size_t size)
 {
-    char strategy[SHD_STRATEGY_FLAGS_LEN];
+    char strategy[SHD_STRATEGY_FLAGS_LEN] = "";
     out[0] = '\0';
-    if (c->ranks != 0 && !names_zero3(s->q->message)) {
-        append(out, size, "--strategy", "zero3");
+    if (c->ranks != 0) {
+        snprintf(strategy, sizeof strategy, "%s",
+                 names_zero3(s->q->message) ? "" : "--strategy zero3");
     } else if (!same_strategy(&c->strategy, &s->q->spec->strategy)) {
-        append(out, size, shd_strategy_flags(&c->strategy, strategy), "");
+        shd_strategy_flags(&c->strategy, strategy);
+    }
+    if (strategy[0] != '\0') {
+        append(out, size, strategy, "");
     }
     append_number(out, size, "--ranks", c->ranks);
     if (c->checkpointing != s->q->spec->checkpointing) {
         append(out, size, "--activation-checkpointing", shd_checkpointing_name(c->checkpointing));
     }
     append_number(out, size, "--micro-batch", c->micro_batch);
+    append_number(out, size, "--global-batch", global_batch(s, c));
     append_number(out, size, "--seq-len", c->seq_len);
+    name_dropped(s, c, strategy, out, size);
 }
 
 /* A change that was found to fit. */
@@ -164,6 +217,15 @@ static void propose(search *s, const change *c, uint64_t needs)
     }
 }
 
+/* Does it need less than what was asked for? */
+static int advice_helps(const search *s)
+{
+    const change asked = as_asked(s);
+    uint64_t needs = 0;
+    makes_it_fit(s, &asked, &needs);
+    return s->q->advice != NULL && s->q->advice->bytes < needs;
+}
+
 static void name_none(search *s)
 {
     const change least = advised(s);
@@ -174,7 +236,7 @@ static void name_none(search *s)
         here ? ", micro-batch, rank count or sequence length" : " or micro-batch");
     add(s->out, SHD_HINT_LEN, " makes it fit");
     name_change(s, &least, flags, sizeof flags);
-    if (s->q->advice != NULL && flags[0] != '\0') {
+    if (flags[0] != '\0' && advice_helps(s)) {
         add(s->out, SHD_HINT_LEN, " (");
         add(s->out, SHD_HINT_LEN, flags + 1);
         add(s->out, SHD_HINT_LEN, " needs ");
@@ -222,6 +284,20 @@ static void try_micro_batches(search *s)
     }
 }
 
+/* The most ranks, under what needs least. Where one sequence does not fit, more do not. */
+static void try_ranks_and_micro_batches(search *s)
+{
+    change c = advised(s);
+    uint64_t needs;
+    for (c.ranks = s->q->room.n_ranks; c.ranks > s->q->spec->strategy.world; c.ranks--) {
+        c.micro_batch = 1;
+        if (makes_it_fit(s, &c, &needs) && halve(s, &c, &needs)) {
+            propose(s, &c, needs);
+            return;
+        }
+    }
+}
+
 static void try_ranks(search *s)
 {
     const change least = advised(s);
@@ -239,6 +315,9 @@ static void try_ranks(search *s)
             return;
         }
     }
+    if (s->named == 0 && s->q->spec->micro_batch > 1) {
+        try_ranks_and_micro_batches(s);
+    }
 }
 
 static void try_lengths(search *s)
@@ -252,6 +331,10 @@ static void try_lengths(search *s)
             c = advised(s);
             c.seq_len = len;
             c.micro_batch = s->q->spec->micro_batch > 1;
+            fits = makes_it_fit(s, &c, &needs);
+        }
+        if (!fits && s->named == 0 && s->q->room.n_ranks > s->q->spec->strategy.world) {
+            c.ranks = s->q->room.n_ranks;
             fits = makes_it_fit(s, &c, &needs);
         }
         if (fits) {

@@ -31,7 +31,9 @@ typedef struct shd_hint_request {
 /* "would fit: --strategy zero3 (72.00 MiB), --micro-batch 4 (80.00 MiB)": at most three changes of
  * flags, each of which alone makes the job fit, with the bytes per rank: the cheapest strategy and
  * checkpointing; a smaller micro-batch, the global batch as it was; on this daemon also more ranks
- * and shorter sequences. Or that nothing does, and what to do then. */
+ * and shorter sequences; where none of these does, some of them together. Flags of the message that
+ * contradict a change are named after it: "--strategy zero3 --ranks 4 without --shard-degrees
+ * (72.00 MiB)". Or that nothing does, and what to do then. */
 void shd_hint(const shd_hint_request *request, char out[SHD_HINT_LEN]);
 
 #ifdef __cplusplus

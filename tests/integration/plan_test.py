@@ -129,21 +129,59 @@ class Plans(harness.TestCase):
         text = self.d.ok("plan", *flags, "--activation-checkpointing", "full", "--advise", seconds=60).out
         self.assertIn("what fits, cheapest first", text)
 
+    def proposals(self, plan):
+        return plan["verdict"].split("would fit:")[1].split(", ")
+
+    def follow(self, flags, proposal):
+        """The plan of these flags, changed as proposed and in nothing else; it needs what was said."""
+        change, needs = re.fullmatch(r"(.*) \((.*)\)", proposal.strip()).groups()
+        change, _, without = change.partition(" without ")
+        merged = dict(zip(flags[::2], flags[1::2]))
+        for flag in without.split(" and ") if without else ():
+            del merged[flag]
+        words = change.split()
+        merged.update(zip(words[::2], words[1::2]))
+        again = self.plan(*[word for pair in merged.items() for word in pair])
+        self.assertTrue(again["fits"], proposal)
+        self.assertIn("(%s)" % needs, again["verdict"], proposal)
+        return again
+
     def test_what_does_not_fit_names_what_would(self):
         flags = ["--model", self.config("gpt3-175b"), "--world", 1024, "--micro-batch", 16, "--dtype", "bf16",
                  "--device-memory", "40G"]
         plan = self.plan(*flags, rc=EXIT_REFUSED)
         self.assertFalse(plan["fits"])
         self.assertEqual(plan["advice"], [])
-        for proposal in plan["verdict"].split("would fit:")[1].split(", "):
-            change = re.sub(r"\(.*?\)", "", proposal).split()
-            merged = dict(zip(flags[::2], flags[1::2]))
-            merged.update(zip(change[::2], change[1::2]))
-            merged["--global-batch"] = 16 * 1024
-            again = self.plan(*[word for pair in merged.items() for word in pair])
-            self.assertTrue(again["fits"], change)
+        for proposal in self.proposals(plan):
+            again = self.follow(flags, proposal)
+            self.assertEqual(again["spec"]["global-batch"], 16 * 1024, proposal)
         hopeless = self.plan(*flags[:-1], "1G", rc=EXIT_REFUSED)
         self.assertIn("no strategy, checkpointing or micro-batch makes it fit", hopeless["verdict"])
+
+    def test_more_ranks_and_a_smaller_micro_batch(self):
+        for ranks, memory, batch in ((4, "1G", 16), (3, "1130M", 24)):  # 16 do not divide over 3
+            self.d = self.daemon("--memory-per-rank", memory, ranks=ranks)
+            flags = ["--model", "gpt2", "--ranks", 2, "--seq-len", 1024, "--micro-batch", 8]
+            proposals = self.proposals(self.plan(*flags, rc=EXIT_REFUSED))
+            for proposal in proposals:
+                again = self.follow(flags, proposal)
+                self.assertEqual(again["spec"]["ranks"], ranks, proposal)
+                self.assertEqual(again["spec"]["global-batch"], batch, proposal)
+
+    def test_proposals_say_what_to_leave_out(self):
+        self.d = self.daemon("--memory-per-rank", "84M", ranks=4)
+        base = ["--model", "gpt-byte-10m", "--seq-len", 32, "--micro-batch", 1]
+        for flags, without in (
+                (["--ranks", 2, "--shard-degrees", "1,1,2"], "--shard-degrees"),
+                (["--ranks", 4, "--strategy", "hybrid_shard", "--shard-group", 2], "--shard-group"),
+                (["--ranks", 4, "--strategy", "hybrid_shard", "--shard-group", 2, "--reshard-after-forward", "no"],
+                 "--shard-group and --reshard-after-forward"),
+                (["--ranks", 2, "--reduction-width", 2], "--reduction-width")):
+            with self.subTest(flags=flags):
+                proposals = self.proposals(self.plan(*base, *flags, rc=EXIT_REFUSED))
+                self.assertIn("without " + without, proposals[0])
+                for proposal in proposals:
+                    self.follow(base + flags, proposal)
 
     def test_advice_for_this_daemon(self):
         plan = self.advised("--model", "gpt-byte-1m")

@@ -221,7 +221,8 @@ TEST_F(Jobs, ASmallerMicroBatchIsNamedWhenItFits)
     start(false);
     Call c = create(Spec("wide").strategy("zero3").ranks(4).micro_batch(64));
     EXPECT_EQ(c->code, SHD_ENOMEM);
-    EXPECT_NE(c->error.find("--micro-batch 16 (80.00 MiB)"), std::string::npos) << c->error;
+    EXPECT_NE(c->error.find("--micro-batch 16 --global-batch 256 (80.00 MiB)"), std::string::npos)
+        << c->error;
 }
 
 TEST_F(Jobs, MoreRanksAreNamedWhenTheyHelp)

@@ -20,6 +20,17 @@ class Plans : public Service
         turn_until([&] { return c->finished; });
         return c;
     }
+    std::string verdict_of(const Spec &spec)
+    {
+        Call c = plan(spec);
+        EXPECT_TRUE(c->ok()) << c->error;
+        return c->ok() ? Unpacked<Shard__V1__PlanResponse>(c->sent[0])->verdict : "";
+    }
+    static Spec &global_batch(Spec &spec, uint32_t n)
+    {
+        spec.m.has_global_batch_case = SHARD__V1__JOB_SPEC__HAS_GLOBAL_BATCH_GLOBAL_BATCH;
+        return spec.m.global_batch = n, spec;
+    }
     Shard__V1__Machine machine = SHARD__V1__MACHINE__INIT;
 };
 
@@ -154,6 +165,93 @@ TEST_F(Plans, ThatNothingMakesFitSaySo)
     Unpacked<Shard__V1__PlanResponse> q(there->sent[0]);
     EXPECT_NE(strstr(q->verdict, "needs 72.00 MiB): take more ranks"), nullptr) << q->verdict;
     EXPECT_EQ(strstr(q->verdict, "memory_per_rank"), nullptr) << q->verdict;
+}
+
+TEST_F(Plans, WhatNeedsNoLessIsNotNamed)
+{
+    limits.memory_per_rank = 16ull << 20;
+    start(false);
+    Spec spec("x");
+    spec.ranks(4).m.activation_checkpointing = spec.text("full");
+    const std::string verdict = verdict_of(spec);
+    EXPECT_NE(verdict.find("sequence length makes it fit: take a smaller"), std::string::npos)
+        << "without checkpointing it needs as much: " << verdict;
+}
+
+/* 128 MiB of states on 2 ranks, 64 on 4; 1 MiB of activations a sequence. */
+TEST_F(Plans, MoreRanksAndASmallerMicroBatchAreNamedTogether)
+{
+    limits.memory_per_rank = 66ull << 20;
+    start(false);
+    Spec spec("x");
+    const std::string verdict = verdict_of(spec.ranks(2).micro_batch(8));
+    EXPECT_NE(verdict.find("would fit: --ranks 4 --micro-batch 2 --global-batch 16 (66.00 MiB)"),
+              std::string::npos)
+        << verdict;
+    EXPECT_TRUE(create(global_batch(spec.ranks(4).micro_batch(2), 16))->ok());
+}
+
+TEST_F(Plans, MoreRanksAndShorterSequencesAreNamedTogether)
+{
+    limits.memory_per_rank = 66ull << 20;
+    start(false);
+    Spec spec("x");
+    spec.ranks(2).micro_batch(8).m.model = spec.text("gpt2"); /* of 1024 tokens */
+    const std::string verdict = verdict_of(spec);
+    EXPECT_NE(verdict.find("would fit: --ranks 4 --activation-checkpointing full --micro-batch 1 "
+                           "--global-batch 16 --seq-len 512 (66.00 MiB)"),
+              std::string::npos)
+        << verdict;
+}
+
+TEST_F(Plans, ASmallerMicroBatchKeepsTheGlobalBatch)
+{
+    limits.memory_per_rank = 80ull << 20;
+    start(false);
+    Spec spec("x");
+    spec.ranks(4).micro_batch(64);
+    std::string verdict = verdict_of(spec);
+    EXPECT_NE(verdict.find("would fit: --micro-batch 16 --global-batch 256 (80.00 MiB)"),
+              std::string::npos)
+        << verdict;
+    verdict = verdict_of(global_batch(spec, 512));
+    EXPECT_NE(verdict.find("would fit: --micro-batch 16 (80.00 MiB)"), std::string::npos)
+        << "it was given: " << verdict;
+}
+
+TEST_F(Plans, WhatAProposalLeavesOutIsNamed)
+{
+    limits.memory_per_rank = 100ull << 20;
+    start(false);
+    uint32_t degrees[] = {1, 1, 2};
+    Spec custom("x"), grouped("x"), kept("x"), whole("x"), wide("x");
+    custom.strategy("").ranks(2).m.shard_degrees = degrees;
+    custom.m.n_shard_degrees = 3;
+    for (Spec *spec : {&grouped, &kept}) {
+        spec->strategy("hybrid_shard").ranks(4);
+        spec->m.has_shard_group_case = SHARD__V1__JOB_SPEC__HAS_SHARD_GROUP_SHARD_GROUP;
+        spec->m.shard_group = 2;
+    }
+    for (Spec *spec : {&kept, &whole}) {
+        spec->m.reshard_after_forward = spec->text("no");
+    }
+    wide.m.has_reduction_width_case = SHARD__V1__JOB_SPEC__HAS_REDUCTION_WIDTH_REDUCTION_WIDTH;
+    wide.m.reduction_width = 2;
+    const struct {
+        const Spec &spec;
+        const char *proposal;
+    } all[] = {
+        {custom, "--strategy zero3 --ranks 3 without --shard-degrees (94.00 MiB)"},
+        {grouped, "--strategy zero3 without --shard-group (72.00 MiB)"},
+        {kept, "--strategy zero3 without --shard-group and --reshard-after-forward (72.00 MiB)"},
+        {whole, "--strategy zero3 --ranks 3 without --reshard-after-forward (94.00 MiB)"},
+        {wide, "--ranks 3 without --reduction-width (94.00 MiB)"},
+    };
+    for (const auto &one : all) {
+        const std::string verdict = verdict_of(one.spec);
+        EXPECT_NE(verdict.find(std::string("would fit: ") + one.proposal), std::string::npos)
+            << one.proposal << ": " << verdict;
+    }
 }
 
 TEST_F(Plans, AUserMakesFewAtOneTime)
