@@ -5,12 +5,17 @@
 #include "daemon/base/log.h"
 #include "daemon/service/job_internal.h"
 
+/* Does the memory go, once the running item has come back? */
+static int ending(const shd_job *job)
+{
+    return job->deleting || job->state == STATE(FAILED) || job->state == STATE(CANCELLED);
+}
+
 /* ---- work comes ---- */
 
 static int check_usable(const shd_job *job, shd_error *err)
 {
-    if (job->deleting || job->trainer == NULL || job->state == STATE(FAILED) ||
-        job->state == STATE(CANCELLED)) {
+    if (ending(job) || job->trainer == NULL) {
         return shd_fail(err, SHD_ESTATE, "job %s is %s%s%s; its weights are gone", job->id,
                         job->deleting ? "being deleted" : shd_job_state_name(job->state),
                         job->reason[0] != '\0' ? ": " : "", job->reason);
@@ -195,14 +200,15 @@ static shd_item *next_training(shd_job *job)
 }
 
 /* The next turn of the item that is under way; 0: it was given up. A stop waits for a step, not for
- * all of a job's own evaluation or loading. */
+ * all of a job's own evaluation or loading. In a job that is ending the communicator is aborted:
+ * the turn is short, and when it comes back, whoever waits for the end is answered. */
 static int go_on(shd_job *job)
 {
     shd_item *item = job->running;
     const int stops =
         item == &job->own && item->work.kind != SHD_WORK_DATA_STEP && shd_jobs_stopping(job->jobs);
     job->between_turns = 0;
-    if (!item->withdrawn && !stops) {
+    if (ending(job) || (!item->withdrawn && !stops)) {
         shd_trainer_submit(job->trainer, &item->work);
         return 1;
     }
@@ -433,14 +439,13 @@ int shd_job_finished(shd_job *job, shd_item *item)
 {
     assert(job->running == item);
     if (item->work.rc == 0 && item->work.more) {
-        /* A job that was cancelled meanwhile has its communicator aborted: the next turn ends. */
         job->between_turns = 1;
         return 1;
     }
     job->running = NULL;
     shd_error why = item->work.err;
     int failed = item->work.rc < 0;
-    if (job->deleting || (shd_job_ended(job) && job->state != STATE(DONE))) {
+    if (ending(job)) {
         shd_fail(&why, job->deleting ? SHD_ECANCELLED : job->reason_code, "job %s %s%s%s", job->id,
                  job->deleting                 ? "was deleted"
                  : job->state == STATE(FAILED) ? "failed"

@@ -6,6 +6,11 @@
 class Turns : public Service
 {
   protected:
+    void TearDown() override
+    {
+        fake_turns(1); // what is under way ends with its next turn
+        Service::TearDown();
+    }
     // Two jobs on the same ranks, both with steps to take.
     void two_jobs(std::string *a, std::string *b)
     {
@@ -20,6 +25,41 @@ class Turns : public Service
     static bool busy(const char *name)
     {
         return fake_running(name) >= 0;
+    }
+    // Ends turns of `other` until `name` is on the ranks: what `other` has not finished waits.
+    void until_on_ranks(const char *name, const char *other)
+    {
+        turn_until([&] {
+            const bool on = busy(name);
+            if (!on) {
+                fake_finish(other);
+            }
+            return on;
+        });
+    }
+    Call forward(const std::string &id)
+    {
+        OneSequence one({1, 2, 3});
+        Shard__V1__ForwardRequest q = SHARD__V1__FORWARD_REQUEST__INIT;
+        q.job = const_cast<char *>(id.c_str());
+        q.batch = &one.batch;
+        return call("Forward", &q.base);
+    }
+    // A Forward of `a` that waits for its next turn while `b` is on the ranks, and whose caller
+    // has gone.
+    void lose_the_caller(const std::string &a)
+    {
+        fake_turns(1000000);
+        Call f = forward(a);
+        until_on_ranks("a", "b");
+        ASSERT_EQ(fake_running("a"), SHD_WORK_FORWARD);
+        until_on_ranks("b", "a");
+        f->go();
+    }
+    void stop_into(bool *stopped)
+    {
+        shd_jobs_stop(
+            jobs, [](void *flag) { *static_cast<bool *>(flag) = true; }, stopped);
     }
 };
 
@@ -113,11 +153,7 @@ TEST_F(Turns, NoTurnIsSpentOnACallerThatHasGone)
     start(true);
     const std::string id = create_running(Spec("g"), true);
     fake_turns(100);
-    OneSequence one({1, 2, 3});
-    Shard__V1__ForwardRequest q = SHARD__V1__FORWARD_REQUEST__INIT;
-    q.job = const_cast<char *>(id.c_str());
-    q.batch = &one.batch;
-    Call f = call("Forward", &q.base);
+    Call f = forward(id);
     turn_until([&] { return fake_running("g") == SHD_WORK_FORWARD; });
     f->go();
     finish("g");
@@ -130,6 +166,44 @@ TEST_F(Turns, NoTurnIsSpentOnACallerThatHasGone)
     EXPECT_TRUE(c->ok()) << c->error;
 }
 
+TEST_F(Turns, CancellingIsAnsweredAlthoughTheCallerOfTheItemHasGone)
+{
+    start(true);
+    const std::string a = create_running(Spec("a").ranks(4), true);
+    const std::string b = create_running(Spec("b").data(data).ranks(4), true);
+    lose_the_caller(a);
+    Call c = ref_async("CancelJob", a);
+    turn();
+    EXPECT_FALSE(c->finished) << "the other job is on the ranks";
+    finish("b");
+    turn_until([&] { return c->finished; });
+    EXPECT_TRUE(c->ok()) << c->error;
+    EXPECT_EQ(state(a), STATE(CANCELLED));
+    EXPECT_EQ(fake_alive(), 1u);
+    until_on_ranks("b", "a");
+    EXPECT_EQ(state(b), STATE(RUNNING));
+}
+
+TEST_F(Turns, DeletingIsAnsweredAlthoughTheCallerOfTheItemHasGone)
+{
+    start(true);
+    const std::string a = create_running(Spec("a").data(data).steps(1).ranks(4), true);
+    finish("a");
+    turn_until([&] { return state(a) == STATE(DONE); });
+    const std::string b = create_running(Spec("b").data(data).ranks(4), true);
+    lose_the_caller(a);
+    Call c = ref_async("DeleteJob", a);
+    turn();
+    EXPECT_FALSE(c->finished) << "the other job is on the ranks";
+    finish("b");
+    turn_until([&] { return c->finished; });
+    EXPECT_TRUE(c->ok()) << c->error;
+    EXPECT_EQ(ref_async("GetJob", a)->code, SHD_ENOTFOUND);
+    EXPECT_EQ(fake_alive(), 1u);
+    until_on_ranks("b", "a");
+    EXPECT_EQ(state(b), STATE(RUNNING));
+}
+
 TEST_F(Turns, AStopFinishesTheTurnsOfTheRunningStep)
 {
     start(true);
@@ -139,8 +213,7 @@ TEST_F(Turns, AStopFinishesTheTurnsOfTheRunningStep)
     finish("s");
     turn();
     bool stopped = false;
-    shd_jobs_stop(
-        jobs, [](void *flag) { *static_cast<bool *>(flag) = true; }, &stopped);
+    stop_into(&stopped);
     finish("s");
     turn();
     EXPECT_FALSE(stopped);
@@ -160,8 +233,7 @@ TEST_F(Turns, AStopWaitsForNoMoreThanATurnOfAJobsOwnEvaluation)
     finish("s");
     turn_until([&] { return fake_running("s") == SHD_WORK_EVAL; });
     bool stopped = false;
-    shd_jobs_stop(
-        jobs, [](void *flag) { *static_cast<bool *>(flag) = true; }, &stopped);
+    stop_into(&stopped);
     turn();
     EXPECT_FALSE(stopped);
     finish("s");
@@ -169,6 +241,55 @@ TEST_F(Turns, AStopWaitsForNoMoreThanATurnOfAJobsOwnEvaluation)
     EXPECT_EQ(fake_running("s"), -1) << "nothing begins any more";
     EXPECT_EQ(state(id), STATE(RUNNING));
     EXPECT_EQ(step(id), 1u);
+}
+
+TEST_F(Turns, AStopWaitsForNoMoreThanATurnOfLoading)
+{
+    // Loading has no end.
+    start(true, [](const char *, shd_work *work, void *) {
+        work->more = work->rc == 0 && work->kind == SHD_WORK_INIT;
+    });
+    Call c = create(Spec("s"));
+    ASSERT_TRUE(c->ok()) << c->error;
+    const std::string id = Unpacked<Shard__V1__Job>(c->sent[0])->id;
+    for (int i = 0; i < 3; i++) {
+        turn_until([&] { return fake_running("s") == SHD_WORK_INIT; });
+        finish("s");
+    }
+    turn_until([&] { return fake_running("s") == SHD_WORK_INIT; });
+    Call pause = ref_async("PauseJob", id);
+    bool stopped = false;
+    stop_into(&stopped);
+    turn();
+    EXPECT_FALSE(stopped);
+    finish("s");
+    turn_until([&] { return stopped; });
+    EXPECT_EQ(fake_running("s"), -1) << "nothing begins any more";
+    EXPECT_EQ(state(id), STATE(QUEUED));
+    EXPECT_EQ(pause->code, SHD_EUNAVAILABLE) << pause->error;
+}
+
+TEST_F(Turns, AStopAnswersACancelThatCameBetweenTurnsOfTheJobsOwnEvaluation)
+{
+    start(true);
+    const std::string a =
+        create_running(Spec("a").data(data).ranks(4).steps(5).eval_every(1), true);
+    finish("a");
+    turn_until([&] { return fake_running("a") == SHD_WORK_EVAL; });
+    fake_turns(1000000);
+    Call other = create(Spec("b").data(data).ranks(4));
+    ASSERT_TRUE(other->ok()) << other->error;
+    until_on_ranks("b", "a"); // INIT
+    Call c = ref_async("CancelJob", a);
+    bool stopped = false;
+    stop_into(&stopped);
+    turn();
+    EXPECT_FALSE(c->finished) << "the other job is on the ranks";
+    finish("b");
+    turn_until([&] { return stopped; });
+    EXPECT_TRUE(c->ok()) << c->error;
+    EXPECT_EQ(state(a), STATE(CANCELLED));
+    EXPECT_EQ(fake_alive(), 1u);
 }
 
 TEST_F(Turns, WhenACallerGoesDuringAStopNothingElseBegins)
@@ -179,16 +300,11 @@ TEST_F(Turns, WhenACallerGoesDuringAStopNothingElseBegins)
     finish("g");
     turn_until([&] { return pause->finished; });
     fake_turns(1000000);
-    OneSequence one({1, 2, 3});
-    Shard__V1__ForwardRequest q = SHARD__V1__FORWARD_REQUEST__INIT;
-    q.job = const_cast<char *>(id.c_str());
-    q.batch = &one.batch;
-    Call f = call("Forward", &q.base);
+    Call f = forward(id);
     turn_until([&] { return fake_running("g") == SHD_WORK_FORWARD; });
     ref("ResumeJob", id);
     bool stopped = false;
-    shd_jobs_stop(
-        jobs, [](void *flag) { *static_cast<bool *>(flag) = true; }, &stopped);
+    stop_into(&stopped);
     f->go();
     finish("g");
     turn_until([&] { return stopped; });
