@@ -36,7 +36,7 @@ static const shc_option options[] = {
     STR("data", "FILE", data, SHC_FILE,
         "text, JSONL or tokens to train on; without it clients send the batches"),
     STR("data-format", "FORMAT", data_format, SHC_TEXT,
-        "auto (default), text, jsonl, nanogpt, llmc"),
+        "auto (default: by the name's ending and the first bytes), text, jsonl, nanogpt, llmc"),
     STR("tokenizer", "SOURCE", tokenizer, SHC_PRESET,
         "bytes, or a tokenizer.json, a tokenizer.model or a directory with one; default: that of "
         "the model's directory"),
@@ -108,8 +108,7 @@ static const shc_option options[] = {
          "'*.mlp.*' or '*.layers.[0-3].*'; a list with commas, and may be given again"},
     NUM("dropout", "P", dropout, DROPOUT, SHC_NUM, 0, 1,
         "gpt2: on embeddings, attention and residual branches; others: on attention; default 0, "
-        "also "
-        "where a checkpoint's config.json has rates of its own"),
+        "also where a checkpoint's config.json has rates of its own"),
     STR("dtype", "TYPE", dtype, SHC_TEXT,
         "of computing and of gathered parameters: fp32 (default), bf16, fp16; masters and moments "
         "are fp32"),

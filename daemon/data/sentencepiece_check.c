@@ -206,7 +206,6 @@ static int check_normalizer(const field *spec, shd_sp_maps *maps, shd_error *err
             return shd_fail(err, SHD_EDATA, "its normalizer is damaged");
         }
         if (inner.bytes != NULL && inner.number == CHARSMAP) {
-            maps->any |= inner.size > 0;
             SHD_TRY(check_charsmap(&inner, maps, err));
         }
     }

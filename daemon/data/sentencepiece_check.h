@@ -12,7 +12,6 @@ extern "C" {
 
 /* How a model replaces characters of a text. */
 typedef struct shd_sp_maps {
-    int any;
     int joins;      /* a space, or a "\n" together with what stands beside it, is replaced */
     size_t longest; /* bytes that come for one character or several */
 } shd_sp_maps;

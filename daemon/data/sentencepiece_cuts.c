@@ -7,8 +7,6 @@
 #include <uninorm.h>
 #include <unistr.h>
 
-#include "daemon/base/mem.h"
-
 /* Bytes of a text that go to sentencepiece at one time, which cannot be interrupted: so many steps
  * along pieces, but within bounds. */
 #define WORK ((size_t)1 << 28)
@@ -81,11 +79,24 @@ static int same_few(const few *a, const few *b)
            memcmp(a->ids, b->ids, a->n * sizeof(a->ids[0])) == 0;
 }
 
+/* Is "a" followed by a space in pieces, as where spaces are written behind words? */
+static int ends_in_space(const shd_sp *sp, const few *a)
+{
+    size_t n = 0;
+    shd_sp_kind kind;
+    const char *last =
+        a->n > 0 && a->n <= MOST_FEW ? shd_sp_piece(sp, a->ids[a->n - 1], &n, &kind) : "";
+    return n >= SPACE_SIZE && memcmp(last + n - SPACE_SIZE, SPACE, SPACE_SIZE) == 0;
+}
+
 /* Are "a b" tokenized as "a" is, and then `behind`? */
 static int falls_apart(const shd_sp *sp, const char *behind)
 {
     const few both = encode_few(sp, "a b"), other = encode_few(sp, behind);
     few joined = encode_few(sp, "a");
+    if (ends_in_space(sp, &joined)) {
+        return 0;
+    }
     for (size_t i = 0; i < other.n && i < MOST_FEW && joined.n < MOST_FEW; i++) {
         put_few(&joined, other.ids[i]);
     }

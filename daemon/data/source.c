@@ -12,6 +12,7 @@
 
 #include "daemon/base/input.h"
 #include "daemon/base/mem.h"
+#include "daemon/base/text.h"
 #include "daemon/data/token_file.h"
 
 /* llm.c's data files: 256 int32, of which three are used: magic, version, number of tokens. */
@@ -68,12 +69,6 @@ static uint32_t load_u32(const unsigned char *p)
 static int check_origin(const shd_source *src, shd_error *err)
 {
     return src->origin.fd >= 0 ? shd_input_check(&src->origin, err) : 0;
-}
-
-static int ends_with(const char *s, const char *end)
-{
-    const size_t a = strlen(s), b = strlen(end);
-    return a >= b && strcmp(s + a - b, end) == 0;
 }
 
 static int open_llmc(shd_source *src, shd_error *err)
@@ -173,23 +168,23 @@ int shd_data_format_of(int fd, const char *path, shd_data_format *out, shd_error
         return shd_fail(err, SHD_EIO, "cannot read '%s': %s", path, strerror(errno));
     }
     const char *kind = foreign(magic);
-    if (kind != NULL && !ends_with(path, ".bin")) {
+    if (kind != NULL && !shd_ends_with(path, ".bin")) {
         return shd_fail(err, SHD_EINVAL,
                         "'%s' is %s: give what is in it as text or JSONL (--data-format text reads "
                         "its bytes as they are)",
                         path, kind);
     }
-    if (ends_with(path, ".json")) {
+    if (shd_ends_with(path, ".json")) {
         return shd_fail(err, SHD_EINVAL,
                         "'%s' may be text or a document a line: say which with --data-format text "
-                        "or jsonl",
+                        "or jsonl, or call it .txt or .jsonl",
                         path);
     }
     const uint32_t word = load_u32(magic);
-    *out = word == LLMC_MAGIC_16 || word == LLMC_MAGIC_32            ? SHD_DATA_LLMC
-           : ends_with(path, ".bin")                                 ? SHD_DATA_NANOGPT
-           : ends_with(path, ".jsonl") || ends_with(path, ".ndjson") ? SHD_DATA_JSONL
-                                                                     : SHD_DATA_TEXT;
+    *out = word == LLMC_MAGIC_16 || word == LLMC_MAGIC_32                    ? SHD_DATA_LLMC
+           : shd_ends_with(path, ".bin")                                     ? SHD_DATA_NANOGPT
+           : shd_ends_with(path, ".jsonl") || shd_ends_with(path, ".ndjson") ? SHD_DATA_JSONL
+                                                                             : SHD_DATA_TEXT;
     return 0;
 }
 

@@ -38,7 +38,7 @@ typedef struct shd_tokenizer_files {
     size_t model_size;
     const char *config; /* tokenizer_config.json beside it */
     size_t config_size;
-    const char *added; /* added_tokens.json beside it */
+    const char *added; /* added_tokens.json beside tokenizer.model */
     size_t added_size;
 } shd_tokenizer_files;
 

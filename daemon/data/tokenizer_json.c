@@ -700,47 +700,78 @@ static int read_around(shd_tokenizer *tok, json_t *root, shd_error *err)
     return 0;
 }
 
+/* Is piece `id` of tokenizer.model called so? It writes spaces as U+2581. */
+static int is_piece(const shd_tokenizer *tok, int32_t id, const char *name)
+{
+    size_t n;
+    shd_sp_kind kind;
+    const char *piece = shd_sp_piece(tok->sp, id, &n, &kind);
+    const char *end = piece + n;
+    for (; piece < end && *name != '\0'; name++) {
+        const size_t space = *name == ' ' ? 3 : 1;
+        if ((size_t)(end - piece) < space ||
+            memcmp(piece, space == 3 ? "\xe2\x96\x81" : name, space) != 0) {
+            return 0;
+        }
+        piece += space;
+    }
+    return piece == end && *name == '\0';
+}
+
 /* Tokens that a fine-tuned model has and tokenizer.model does not. */
+static int check_added(const shd_tokenizer *tok, const char *name, uint64_t id, shd_error *err)
+{
+    return id < tok->vocab && is_piece(tok, (int32_t)id, name)
+               ? 0
+               : shd_fail(err, SHD_EUNSUPPORTED,
+                          "added token '%.40s' of id %llu is not in tokenizer.model; use a "
+                          "tokenizer.json",
+                          name, (unsigned long long)id);
+}
+
 static int check_decoder_tokens(const shd_tokenizer *tok, json_t *root, shd_error *err)
 {
     json_t *token, *list = json_object_get(root, "added_tokens_decoder");
     const char *id;
     json_object_foreach(list, id, token)
     {
-        if (strtoul(id, NULL, 10) >= tok->vocab) {
-            return shd_fail(err, SHD_EUNSUPPORTED,
-                            "added token %.20s is not in tokenizer.model; use a tokenizer.json",
-                            id);
+        const char *name = json_string_value(json_object_get(token, "content"));
+        if (name == NULL) {
+            return shd_fail(err, SHD_EDATA, "added token %.20s has no content", id);
         }
+        SHD_TRY(check_added(tok, name, strtoul(id, NULL, 10), err));
+    }
+    return 0;
+}
+
+static int check_added_tokens(const shd_tokenizer *tok, json_t *root, shd_error *err)
+{
+    const char *name;
+    json_t *id;
+    if (!json_is_object(root)) {
+        return shd_fail(err, SHD_EDATA, "not a JSON object");
+    }
+    json_object_foreach(root, name, id)
+    {
+        if (!json_is_integer(id) || json_integer_value(id) < 0) {
+            return shd_fail(err, SHD_EDATA, "the id of added token '%.40s' is no whole number",
+                            name);
+        }
+        SHD_TRY(check_added(tok, name, (uint64_t)json_integer_value(id), err));
     }
     return 0;
 }
 
 int shd_tokenizer_read_added(const shd_tokenizer *tok, const char *bytes, size_t n, shd_error *err)
 {
+    json_t *root = NULL;
     if (bytes == NULL || tok->sp == NULL) {
-        return 0; /* tokenizer.json has them itself */
+        return 0;
     }
-    json_t *id, *root = load(bytes, n, 0, err);
-    if (root == NULL) {
+    if ((root = load(bytes, n, 0, err)) == NULL) {
         return SHD_EDATA;
     }
-    const char *token;
-    int rc = json_is_object(root) ? 0 : shd_fail(err, SHD_EDATA, "not a JSON object");
-    json_object_foreach(root, token, id)
-    {
-        if (!json_is_integer(id) || json_integer_value(id) < 0) {
-            rc =
-                shd_fail(err, SHD_EDATA, "the id of added token '%.40s' is no whole number", token);
-        } else if (json_integer_value(id) >= tok->vocab) {
-            rc = shd_fail(err, SHD_EUNSUPPORTED,
-                          "added token '%.40s' is not in tokenizer.model; use a tokenizer.json",
-                          token);
-        }
-        if (rc < 0) {
-            break;
-        }
-    }
+    const int rc = check_added_tokens(tok, root, err);
     json_decref(root);
     return rc;
 }

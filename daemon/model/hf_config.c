@@ -5,6 +5,7 @@
 #include "daemon/model/hf_config.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 typedef struct reader {
     const char *file; /* as messages name it */
     const json_t *root;
+    int reals; /* whole numbers stand there as reals */
     shd_arch arch;
     shd_error *err;
 } reader;
@@ -234,11 +236,12 @@ static int check_class(const reader *r)
 static int read_token(const reader *r, const char *key, const json_t *value, int64_t vocab,
                       int32_t *out)
 {
-    if (!json_is_integer(value) || json_integer_value(value) < -1 ||
-        json_integer_value(value) >= vocab) {
+    const int is = r->reals ? json_is_real(value) : json_is_integer(value);
+    const double token = json_number_value(value);
+    if (!is || token != floor(token) || token < -1 || token >= (double)vocab) {
         return refuse(r, SHD_EINVAL, key, value, "it must be a token below vocab_size");
     }
-    *out = (int32_t)json_integer_value(value);
+    *out = (int32_t)token;
     return 0;
 }
 
@@ -375,9 +378,8 @@ static int read_rope(const reader *r, shd_model_config *c)
         }
         if (i == sizeof keys / sizeof keys[0] && !json_is_null(value)) {
             char k[SHOWN_MAX + 4], v[SHOWN_MAX + 4];
-            return shd_fail(r->err, SHD_EUNSUPPORTED,
-                            CONFIG ": %s.%s is %s; this key is not supported", name, shown(k, key),
-                            shown_value(v, value));
+            return shd_fail(r->err, SHD_EUNSUPPORTED, "%s: %s.%s is %s; this key is not supported",
+                            r->file, name, shown(k, key), shown_value(v, value));
         }
     }
     double theta = rope->theta, part = 1.0;
@@ -553,14 +555,15 @@ static int read_llama(const reader *r, shd_model_config *c)
 
 /* ---- the file ---- */
 
-static int load(const char *file, const char *json, size_t size, json_t **out, shd_error *err)
+static int load(const char *file, const char *json, size_t size, size_t flags, json_t **out,
+                shd_error *err)
 {
     if (size > SHD_HF_CONFIG_MAX_BYTES) {
         return shd_fail(err, SHD_EINVAL, "%s has %zu bytes; at most %d are read", file, size,
                         SHD_HF_CONFIG_MAX_BYTES);
     }
     json_error_t why;
-    json_t *root = json_loadb(json, size, JSON_REJECT_DUPLICATES, &why);
+    json_t *root = json_loadb(json, size, flags | JSON_REJECT_DUPLICATES, &why);
     if (root == NULL) {
         char text[SHOWN_MAX + 4];
         return shd_fail(err, SHD_EINVAL, "%s, line %d: %s", file, why.line, shown(text, why.text));
@@ -591,7 +594,7 @@ int shd_hf_config_parse(const char *json, size_t size, shd_model_config *config,
     shd_hf_info unwanted;
     shd_model_config read = {0};
     json_t *root = NULL;
-    SHD_TRY(load(CONFIG, json, size, &root, err));
+    SHD_TRY(load(CONFIG, json, size, 0, &root, err));
     reader r = {.file = CONFIG, .root = root, .err = err};
     const int rc = parse(&r, &read, info != NULL ? info : &unwanted);
     json_decref(root);
@@ -605,8 +608,9 @@ int shd_hf_generation_parse(const char *json, size_t size, int64_t vocab, shd_hf
                             shd_error *err)
 {
     json_t *root = NULL;
-    SHD_TRY(load("generation_config.json", json, size, &root, err));
-    const reader r = {.file = "generation_config.json", .root = root, .err = err};
+    /* What others sample by may be any number, 10^20 too. */
+    SHD_TRY(load("generation_config.json", json, size, JSON_DECODE_INT_AS_REAL, &root, err));
+    const reader r = {.file = "generation_config.json", .root = root, .reals = 1, .err = err};
     const int rc = read_eos(&r, vocab, info);
     json_decref(root);
     return rc;

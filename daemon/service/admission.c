@@ -10,6 +10,7 @@
 #include "daemon/service/hint.h"
 #include "daemon/service/message.h"
 #include "daemon/service/room.h"
+#include "daemon/service/tokenizer_files.h"
 #include "daemon/service/verdict.h"
 #include "daemon/service/workers.h"
 
@@ -104,25 +105,52 @@ static const shd_model_config *config_of(const request *r)
     return model->config_json != NULL ? &model->config : NULL;
 }
 
-/* What the parameters begin with, and what an export will carry along. */
+/* The directory of weights; NULL: random ones. */
+static const char *weights_of(const request *r)
+{
+    const char *from = r->admission.spec.init_from;
+    return strcmp(from, "random") == 0       ? NULL
+           : strcmp(from, "pretrained") == 0 ? r->message->model
+                                             : from;
+}
+
+/* What the parameters begin with. */
 static int open_weights(request *r)
 {
     shd_admission *a = &r->admission;
-    const int own = strcmp(a->spec.init_from, "pretrained") == 0;
-    const int random = strcmp(a->spec.init_from, "random") == 0;
-    const shd_auth_dir from = dir_of(r, own ? r->message->model : a->spec.init_from);
-    const shd_auth_dir model = dir_of(r, r->message->model);
-    if (!random) {
-        const int rc = shd_model_files_weights(a->model, &from, &a->spec, &a->err);
-        SHD_TRY(rc < 0 ? shd_error_prefix(&a->err, rc, own ? "--model" : "--init-from") : 0);
+    const char *path = weights_of(r);
+    if (path == NULL) {
+        return SHD_OK;
     }
-    /* The tokenizer that the job reads its data with. */
-    const shd_auth_dir named = dir_of(r, r->message->tokenizer);
-    const shd_auth_dir *dir = config_of(r) != NULL ? &model : random ? NULL : &from;
-    const shd_auth_dir *tokenizer = named.path[0] == '\0'  ? dir
-                                    : named.path[0] == '/' ? &named
-                                                           : NULL;
-    return shd_model_files_carry(a->model, dir, tokenizer, r->state_dir, &a->err);
+    const shd_auth_dir from = dir_of(r, path);
+    const int rc = shd_model_files_weights(a->model, &from, &a->spec, &a->err);
+    const char *flag = path == r->message->model ? "--model" : "--init-from";
+    return rc < 0 ? shd_error_prefix(&a->err, rc, flag) : SHD_OK;
+}
+
+/* What an export will carry along: the tokenizer that was asked for, else that of the model's
+ * directory, or of the one that a preset's weights come from. */
+static int carry(request *r)
+{
+    shd_admission *a = &r->admission;
+    const int own = config_of(r) != NULL;
+    const char *path = own ? r->message->model : weights_of(r);
+    const char *flag = own ? "--model" : "--init-from", *tokenizer = r->message->tokenizer;
+    int rc = SHD_OK;
+    if (path != NULL) {
+        const shd_auth_dir dir = dir_of(r, path);
+        rc = shd_model_files_generation(a->model, &dir, a->spec.model.vocab, r->state_dir, &a->err);
+        if (rc == SHD_OK && tokenizer[0] == '\0') {
+            rc = shd_model_files_tokenizer(a->model, &dir, 0, r->state_dir, &a->err);
+        }
+    }
+    if (rc == SHD_OK && tokenizer[0] == '/') {
+        const shd_auth_dir at = dir_of(r, tokenizer);
+        flag = "--tokenizer";
+        rc = shd_model_files_tokenizer(a->model, &at, shd_tokenizer_is_file(tokenizer),
+                                       r->state_dir, &a->err);
+    }
+    return rc < 0 ? shd_error_prefix(&a->err, rc, flag) : SHD_OK;
 }
 
 static int prepare(request *r)
@@ -136,6 +164,9 @@ static int prepare(request *r)
         SHD_TRY(open_weights(r));
     }
     SHD_TRY(open_data(r));
+    if (r->open_files) {
+        SHD_TRY(carry(r));
+    }
     SHD_TRY(is_cancelled(r));
     return shd_plan_make(&a->spec, r->threads_per_rank, &a->plan, &a->err);
 }

@@ -57,7 +57,8 @@ static int open_tokenizer(const shd_opener *o, const char *model_dir, shd_spec *
     if (name[0] == '\0' || (!given && spec->data_path != NULL && !needed)) {
         name = "";
     } else {
-        const int rc = shd_tokenizer_open(o, name, out, err);
+        const int rc = name == model_dir ? shd_tokenizer_open_dir(o, name, out, err)
+                                         : shd_tokenizer_open(o, name, out, err);
         if (rc == SHD_ENOTFOUND && !given) {
             name = "";
         } else if (rc < 0) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/base/text.h"
 #include "daemon/store/safetensors.h"
 
 #define COPY_BYTES (1u << 20)
@@ -64,15 +65,9 @@ shd_model_files *shd_model_files_none(void)
     return f;
 }
 
-static int ends_with(const char *path, const char *end)
-{
-    const size_t n = strlen(path), m = strlen(end);
-    return n > m && strcmp(path + n - m, end) == 0;
-}
-
 int shd_model_files_alone(const char *path)
 {
-    return ends_with(path, ".json");
+    return shd_ends_with(path, ".json");
 }
 
 /* Opens the configuration that `at` names. */
@@ -211,43 +206,49 @@ static int carry(shd_model_files *f, const shd_input *input, const char *name,
     return copy_file(input, fd, err);
 }
 
-/* The tokens by which Generate knows a text's end. */
-static int read_generation(shd_model_files *f, const shd_input *input, shd_error *err)
+/* Carries `name` of `dir` along, as `as`, if it is there; then *input is open, and the caller's. */
+static int carry_if_there(shd_model_files *f, const shd_auth_dir *dir, const char *name,
+                          const char *as, const char *state_dir, shd_input *input, shd_error *err)
 {
-    char *json;
-    SHD_TRY(read_json(input, &json, err));
-    const int rc = shd_hf_generation_parse(json, input->size, f->config.vocab, &f->info, err);
-    free(json);
-    return rc < 0 ? shd_error_prefix(err, rc, "'%s'", input->path) : 0;
+    int rc = open_input(dir, name, input, err);
+    if (rc < 0) {
+        return rc == SHD_ENOTFOUND ? 0 : rc;
+    }
+    uint64_t total = input->size;
+    for (uint32_t i = 0; i < f->n_carried; i++) {
+        total += f->carried[i].bytes;
+    }
+    rc = total > SHD_CARRIED_MAX_BYTES
+             ? shd_fail(err, SHD_EDATA, "the tokenizer's files in '%s' have more than %llu bytes",
+                        dir->path, (unsigned long long)SHD_CARRIED_MAX_BYTES)
+             : carry(f, input, as, state_dir, err);
+    if (rc < 0) {
+        shd_input_fini(input);
+    }
+    return rc;
 }
 
-/* Carries `name` of `dir` along, as `as`, if it is there. *total: bytes so far. */
-static int carry_if_there(shd_model_files *f, const shd_auth_dir *dir, const char *name,
-                          const char *as, const char *state_dir, uint64_t *total, shd_error *err)
+int shd_model_files_generation(shd_model_files *f, const shd_auth_dir *dir, int64_t vocab,
+                               const char *state_dir, shd_error *err)
 {
     shd_input input;
-    int rc = open_input(dir, name, &input, err);
-    if (rc == SHD_ENOTFOUND) {
+    char *json = NULL;
+    SHD_TRY(carry_if_there(f, dir, GENERATION, GENERATION, state_dir, &input, err));
+    if (input.fd < 0) {
         return 0;
     }
+    int rc = read_json(&input, &json, err);
     if (rc == 0) {
-        *total += input.size;
-        rc = *total > SHD_CARRIED_MAX_BYTES
-                 ? shd_fail(err, SHD_EDATA,
-                            "the tokenizer's files in '%s' have more than %llu bytes", dir->path,
-                            (unsigned long long)SHD_CARRIED_MAX_BYTES)
-                 : carry(f, &input, as, state_dir, err);
+        rc = shd_hf_generation_parse(json, input.size, vocab, &f->info, err);
+        rc = rc < 0 ? shd_error_prefix(err, rc, "'%s'", dir->path) : 0;
     }
-    if (rc == 0 && strcmp(name, GENERATION) == 0) {
-        rc = read_generation(f, &input, err);
-    }
+    free(json);
     shd_input_fini(&input);
     return rc;
 }
 
-/* `at` is the directory of a tokenizer, or one of its files, which then goes by its usual name. */
-static int carry_tokenizer(shd_model_files *f, const shd_auth_dir *at, const char *state_dir,
-                           uint64_t *total, shd_error *err)
+int shd_model_files_tokenizer(shd_model_files *f, const shd_auth_dir *at, int file,
+                              const char *state_dir, shd_error *err)
 {
     static const char *const names[] = {
         "tokenizer.json",    "tokenizer.model",       "vocab.json",
@@ -256,31 +257,28 @@ static int carry_tokenizer(shd_model_files *f, const shd_auth_dir *at, const cha
     };
     enum { OF_ITSELF = 4 }; /* the first ones; the others lie beside it */
     const size_t n = sizeof(names) / sizeof(names[0]);
-    const int json = ends_with(at->path, ".json"), file = json || ends_with(at->path, ".model");
     char *path = shd_strdup(at->path), *slash = strrchr(path, '/');
     shd_auth_dir dir = *at;
+    shd_input input;
     int rc = 0;
     if (file) {
         slash[slash == path] = '\0'; /* "/x.json" lies in "/" */
         dir.path = path;
-        rc = carry_if_there(f, &dir, strrchr(at->path, '/') + 1, names[json ? 0 : 1], state_dir,
-                            total, err);
+        rc =
+            carry_if_there(f, &dir, strrchr(at->path, '/') + 1,
+                           names[shd_ends_with(at->path, ".json") ? 0 : 1], state_dir, &input, err);
+        if (rc == 0) {
+            shd_input_fini(&input);
+        }
     }
     for (size_t i = file ? OF_ITSELF : 0; rc == 0 && i < n; i++) {
-        rc = carry_if_there(f, &dir, names[i], names[i], state_dir, total, err);
+        rc = carry_if_there(f, &dir, names[i], names[i], state_dir, &input, err);
+        if (rc == 0) {
+            shd_input_fini(&input);
+        }
     }
     free(path);
     return rc;
-}
-
-int shd_model_files_carry(shd_model_files *f, const shd_auth_dir *model,
-                          const shd_auth_dir *tokenizer, const char *state_dir, shd_error *err)
-{
-    uint64_t total = 0;
-    if (model != NULL) {
-        SHD_TRY(carry_if_there(f, model, GENERATION, GENERATION, state_dir, &total, err));
-    }
-    return tokenizer != NULL ? carry_tokenizer(f, tokenizer, state_dir, &total, err) : 0;
 }
 
 int shd_carried_read(const shd_carried *carried, void *out, uint64_t n, uint64_t offset,

@@ -54,13 +54,17 @@ int shd_model_files_weights(shd_model_files *files, const shd_auth_dir *dir, con
                             shd_error *err);
 
 /* Takes copies of what an export carries along, into files without a name of `state_dir` (NULL: of
- * memory): the files of the tokenizer in the directory `tokenizer`, or the one that the path itself
- * names with what lies beside it; and how texts are generated, from `model`, of which the tokens
- * that end a text go into files->info. NULL: of none. SHD_EDATA when they are larger together than
- * SHD_CARRIED_MAX_BYTES; SHD_EIO where the directory can hold no such file. */
+ * memory): of the tokenizer in the directory `at`, or when `at` is a `file` of that and of what
+ * lies beside it. What is not there is left out. SHD_EDATA when there are more than
+ * SHD_CARRIED_MAX_BYTES in all; SHD_EIO where the directory can hold no such file. */
 #define SHD_CARRIED_MAX_BYTES (UINT64_C(256) << 20)
-int shd_model_files_carry(shd_model_files *files, const shd_auth_dir *model,
-                          const shd_auth_dir *tokenizer, const char *state_dir, shd_error *err);
+int shd_model_files_tokenizer(shd_model_files *files, const shd_auth_dir *at, int file,
+                              const char *state_dir, shd_error *err);
+
+/* The same of the generation_config.json in `dir`. The tokens that end a text by it, of `vocab`,
+ * are added to files->info; errors also as shd_hf_generation_parse. */
+int shd_model_files_generation(shd_model_files *files, const shd_auth_dir *dir, int64_t vocab,
+                               const char *state_dir, shd_error *err);
 
 /* Reads n bytes of a copy; SHD_EIO. */
 int shd_carried_read(const shd_carried *carried, void *out, uint64_t n, uint64_t offset,

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/base/text.h"
 
 /* All of a file; *bytes is to be freed. */
 static int read_file(const shd_opener *o, const char *path, char **bytes, size_t *size,
@@ -42,12 +43,6 @@ static int read_file(const shd_opener *o, const char *path, char **bytes, size_t
     return SHD_OK;
 }
 
-static int ends_with(const char *s, const char *end)
-{
-    const size_t a = strlen(s), b = strlen(end);
-    return a >= b && strcmp(s + a - b, end) == 0;
-}
-
 /* As read_file, of `name` beside `file`; *bytes is NULL when it is not there. */
 static int read_beside(const shd_opener *o, const char *file, const char *name, char **bytes,
                        size_t *size, shd_error *err)
@@ -68,13 +63,13 @@ static int open_file(const shd_opener *o, const char *file, shd_tokenizer **out,
     if (rc == SHD_OK) {
         rc = read_beside(o, file, "tokenizer_config.json", &config, &files.config_size, err);
     }
-    if (rc == SHD_OK) {
+    if (rc == SHD_OK && shd_ends_with(file, ".model")) { /* a tokenizer.json has them itself */
         rc = read_beside(o, file, "added_tokens.json", &added, &files.added_size, err);
     }
     if (rc == SHD_OK) {
         files.config = config;
         files.added = added;
-        if (ends_with(file, ".json")) {
+        if (shd_ends_with(file, ".json")) {
             files.json = bytes;
             files.json_size = size;
         } else {
@@ -90,7 +85,8 @@ static int open_file(const shd_opener *o, const char *file, shd_tokenizer **out,
 }
 
 /* A tokenizer.json that is no byte-level BPE was made from the tokenizer.model beside it. */
-static int open_dir(const shd_opener *o, const char *dir, shd_tokenizer **out, shd_error *err)
+int shd_tokenizer_open_dir(const shd_opener *o, const char *dir, shd_tokenizer **out,
+                           shd_error *err)
 {
     shd_error why;
     char *json = shd_asprintf("%s/tokenizer.json", dir);
@@ -112,6 +108,11 @@ static int open_dir(const shd_opener *o, const char *dir, shd_tokenizer **out, s
     return rc;
 }
 
+int shd_tokenizer_is_file(const char *name)
+{
+    return shd_ends_with(name, ".json") || shd_ends_with(name, ".model");
+}
+
 int shd_tokenizer_open(const shd_opener *opener, const char *name, shd_tokenizer **out,
                        shd_error *err)
 {
@@ -125,8 +126,8 @@ int shd_tokenizer_open(const shd_opener *opener, const char *name, shd_tokenizer
                         "directory",
                         name);
     }
-    if (ends_with(name, ".json") || ends_with(name, ".model")) {
+    if (shd_tokenizer_is_file(name)) {
         return open_file(opener, name, out, err);
     }
-    return open_dir(opener, name, out, err);
+    return shd_tokenizer_open_dir(opener, name, out, err);
 }

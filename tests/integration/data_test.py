@@ -134,10 +134,14 @@ class Data(harness.TestCase):
             out.write(file.read().replace('"byte_fallback":false', '"byte_fallback":true', 1))
         self.assertEqual(daemon.ok("--json", "tokenize", "--tokenizer", both, "--text", text).json["tokens"], tokens)
         # Tokens that were added beside it would be read as other ones.
-        with open(os.path.join(both, "added_tokens.json"), "w") as out:
-            json.dump({"<|im_start|>": 100000}, out)
-        self.assertRefused(daemon.ctl("tokenize", "--tokenizer", both, "--text", text), harness.EXIT_REFUSED,
-                           "added_tokens.json", "<|im_start|>")
+        for added, good in (({"<s>": 1, "\u2581the": 0}, False), ({"<s>": 1}, True), ({"<|im_start|>": 100000}, False)):
+            with open(os.path.join(both, "added_tokens.json"), "w") as out:
+                json.dump(added, out)
+            answer = daemon.ctl("tokenize", "--tokenizer", both, "--text", text)
+            if good:
+                self.assertEqual(answer.out.split(), list(map(str, tokens)))
+            else:
+                self.assertRefused(answer, harness.EXIT_REFUSED, "added_tokens.json", list(added)[-1])
         os.unlink(os.path.join(both, "added_tokens.json"))
         os.unlink(os.path.join(both, "tokenizer.model"))
         self.assertRefused(daemon.ctl("tokenize", "--tokenizer", both, "--text", text), harness.EXIT_REFUSED, "byte_fallback")

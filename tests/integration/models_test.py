@@ -100,6 +100,21 @@ class Models(harness.TestCase):
                 daemon.ok("cancel", name)
                 daemon.ok("delete", name)
 
+    def test_directories_of_any_name_and_presets_that_begin_with_them(self):
+        daemon = self.daemon()
+        path, tensors = self.model(daemon, "named.model", checkpoint.gpt2_config(
+            n_layer=4, n_head=4, n_embd=128, n_positions=256, vocab_size=256, bos_token_id=0, eos_token_id=0), with_tokenizer=False)
+        checkpoint.write_json(path, "generation_config.json", {"eos_token_id": 10, "max_new_tokens": 10 ** 20})
+        self.driven(daemon, "own", path)
+        self.driven(daemon, "preset", "gpt-byte-1m", "--init-from", path)
+        out, _ = self.export(daemon, "preset")
+        self.assertEqual(checkpoint.read(out), tensors)
+        self.assertIn("generation_config.json", os.listdir(out))
+        checkpoint.write_json(path, "generation_config.json", {"eos_token_id": 256})
+        for flag, flags in (("--model", ("--model", path)), ("--init-from", ("--model", "gpt-byte-1m", "--init-from", path))):
+            self.assertRefused(daemon.ctl("submit", "--detach", "--seq-len", 64, *flags), EXIT_REFUSED,
+                               flag + ":", "generation_config.json", "256")
+
     def test_a_step_an_export_and_on_from_there(self):
         daemon = self.daemon()
         path, before = self.model(daemon, "base")

@@ -233,7 +233,10 @@ TEST(HfConfig, TokensThatEndATextByTheGenerationConfig)
     shd_error err;
     shd_hf_info info = {};
     info.eos[info.n_eos++] = 7;
-    ASSERT_EQ(0, add(R"({"eos_token_id": [5, 7, 63], "top_k": 40, "x": {}})", &info, &err))
+    ASSERT_EQ(
+        0,
+        add(R"({"eos_token_id": [5, 7, 63], "top_k": 40, "max_new_tokens": 1000000000000000000000})",
+            &info, &err))
         << err.message;
     ASSERT_EQ(3u, info.n_eos);
     EXPECT_EQ(7, info.eos[0]);
@@ -244,8 +247,9 @@ TEST(HfConfig, TokensThatEndATextByTheGenerationConfig)
         EXPECT_EQ(3u, info.n_eos) << nothing;
     }
     EXPECT_EQ(SHD_EINVAL, add(R"({"eos_token_id": [5, 64]})", &info, &err));
-    EXPECT_STREQ("generation_config.json: eos_token_id is 64; it must be a token below vocab_size",
-                 err.message);
+    EXPECT_STREQ(
+        "generation_config.json: eos_token_id is 64.0; it must be a token below vocab_size",
+        err.message);
     EXPECT_EQ(SHD_EINVAL, add("[]", &info, &err));
     EXPECT_STREQ("generation_config.json holds no object", err.message);
     std::string many = R"({"eos_token_id": [)";

@@ -160,8 +160,8 @@ TEST_F(Export, WhatIsWrongWithADirectoryIsNamed)
     ExpectError(create(Of("a", path)), SHD_EDATA, "has no tensor 'transformer.ln_f.bias'");
     std::filesystem::resize_file(path + "/model.safetensors", 1000);
     ExpectError(create(Of("a", path)), SHD_EDATA, "--model: '" + path + "/model.safetensors'");
-    files::Write(path + "/tokenizer.json", "");
-    std::filesystem::resize_file(path + "/tokenizer.json", 300 << 20);
+    files::Write(path + "/merges.txt", "");
+    std::filesystem::resize_file(path + "/merges.txt", 300 << 20);
     shd::WriteCheckpoint(Model(), tensors);
     files::Write(path + "/config.json", kConfig);
     Model();
