@@ -50,14 +50,14 @@ TEST_F(Ctl, GenerateBytes)
 TEST_F(Ctl, GenerateTokens)
 {
     TestJob job;
-    uint64_t left_out = 0;
+    std::atomic<uint64_t> left_out{0}; // handlers run on threads
     job.job.vocab = 50257;
     daemon->reply("GetJob", job.job);
     daemon->on("Generate", [&](fake_call *call, const std::string &) {
         for (int token : {11, 50256}) {
             Shard__V1__GenerateResponse r = SHARD__V1__GENERATE_RESPONSE__INIT;
             r.token = token;
-            r.prompt_left_out = token == 11 ? left_out : 0;
+            r.prompt_left_out = token == 11 ? left_out.load() : 0;
             fake_send(call, &r.base);
         }
         fake_finish(call, 0, "", 0);
