@@ -169,7 +169,7 @@ int shd_data_format_of(int fd, const char *path, shd_data_format *out, shd_error
     }
     const char *kind = foreign(magic);
     if (kind != NULL && !shd_ends_with(path, ".bin")) {
-        return shd_fail(err, SHD_EINVAL,
+        return shd_fail(err, SHD_EDATA,
                         "'%s' is %s: give what is in it as text or JSONL (--data-format text reads "
                         "its bytes as they are)",
                         path, kind);

@@ -30,8 +30,8 @@ typedef struct shd_source shd_source;
 int shd_data_format_parse(const char *word, shd_data_format *out, shd_error *err);
 const char *shd_data_format_name(shd_data_format format);
 
-/* What AUTO means for this file: its name decides, and its first bytes. SHD_EINVAL: it is
- * compressed, a table, or JSON of whichever kind; SHD_EIO. */
+/* What AUTO means for this file: its name decides, and its first bytes. SHD_EDATA: it is
+ * compressed or a table; SHD_EINVAL: JSON of whichever kind; SHD_EIO. */
 int shd_data_format_of(int fd, const char *path, shd_data_format *out, shd_error *err);
 
 /* Opens the tokens in `fd` (a regular file; dup'ed, so the caller keeps its own). `path` is for
