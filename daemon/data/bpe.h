@@ -7,8 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/base/err.h"
 #include "daemon/data/ends.h"
-#include "daemon/data/tokenizer.h"
+#include "daemon/data/ids.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -12,6 +12,10 @@
 extern "C" {
 #endif
 
+/* U+2581: a space, as pieces write it. */
+#define SHD_SP_SPACE "\xe2\x96\x81"
+#define SHD_SP_SPACE_SIZE 3u
+
 typedef struct shd_sp shd_sp;
 
 typedef enum shd_sp_kind {

@@ -13,8 +13,8 @@
 #define LEAST ((size_t)1 << 13)
 #define MOST ((size_t)1 << 20)
 
-#define SPACE "\xe2\x96\x81" /* U+2581, as pieces write it */
-#define SPACE_SIZE 3u
+#define SPACE SHD_SP_SPACE
+#define SPACE_SIZE SHD_SP_SPACE_SIZE
 #define SPACE_CHARACTER 0x2581u
 
 /* ---- what a model allows ---- */

@@ -13,37 +13,6 @@
 /* Changes when the same files come to mean other ids: cached token files depend on it. */
 #define MEANING_VERSION 1u
 
-/* ---- ids ---- */
-
-static void ids_reserve(shd_ids *ids, size_t more)
-{
-    if (ids->n + more > ids->capacity) {
-        ids->capacity = 2 * (ids->n + more) + 16;
-        ids->items = shd_reallocarray(ids->items, ids->capacity, sizeof(*ids->items));
-    }
-}
-
-void shd_ids_push(shd_ids *ids, int32_t id)
-{
-    ids_reserve(ids, 1);
-    ids->items[ids->n++] = id;
-}
-
-void shd_ids_append(shd_ids *ids, const int32_t *items, size_t n)
-{
-    if (n > 0) {
-        ids_reserve(ids, n);
-        memcpy(ids->items + ids->n, items, n * sizeof(*items));
-        ids->n += n;
-    }
-}
-
-void shd_ids_fini(shd_ids *ids)
-{
-    free(ids->items);
-    *ids = (shd_ids)SHD_IDS_INIT;
-}
-
 /* ---- making ---- */
 
 static shd_tokenizer *create(const char *name)
@@ -126,9 +95,9 @@ static size_t piece_text(const char *piece, size_t n, char *out)
 {
     size_t size = 0;
     for (size_t i = 0; i < n;) {
-        if (n - i >= 3 && memcmp(piece + i, "\xe2\x96\x81", 3) == 0) {
+        if (n - i >= SHD_SP_SPACE_SIZE && memcmp(piece + i, SHD_SP_SPACE, SHD_SP_SPACE_SIZE) == 0) {
             out[size++] = ' ';
-            i += 3;
+            i += SHD_SP_SPACE_SIZE;
         } else {
             out[size++] = piece[i++];
         }

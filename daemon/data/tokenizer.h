@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
+#include "daemon/data/ids.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,19 +73,6 @@ void shd_tokenizer_template(const shd_tokenizer *tok, const int32_t **before, si
                             const int32_t **after, size_t *n_after);
 
 /* ---- text to ids ---- */
-
-typedef struct shd_ids {
-    int32_t *items;
-    size_t n, capacity;
-} shd_ids;
-
-#define SHD_IDS_INIT                                                                               \
-    {                                                                                              \
-        NULL, 0, 0                                                                                 \
-    }
-void shd_ids_push(shd_ids *ids, int32_t id);
-void shd_ids_append(shd_ids *ids, const int32_t *items, size_t n);
-void shd_ids_fini(shd_ids *ids);
 
 /* Adds what the post-processor adds (for example <|begin_of_text|>). */
 #define SHD_ENCODE_SPECIAL 1u

@@ -700,7 +700,7 @@ static int read_around(shd_tokenizer *tok, json_t *root, shd_error *err)
     return 0;
 }
 
-/* Is piece `id` of tokenizer.model called so? It writes spaces as U+2581. */
+/* Is piece `id` of tokenizer.model called so? It writes a space as SHD_SP_SPACE. */
 static int is_piece(const shd_tokenizer *tok, int32_t id, const char *name)
 {
     size_t n;
@@ -708,12 +708,12 @@ static int is_piece(const shd_tokenizer *tok, int32_t id, const char *name)
     const char *piece = shd_sp_piece(tok->sp, id, &n, &kind);
     const char *end = piece + n;
     for (; piece < end && *name != '\0'; name++) {
-        const size_t space = *name == ' ' ? 3 : 1;
-        if ((size_t)(end - piece) < space ||
-            memcmp(piece, space == 3 ? "\xe2\x96\x81" : name, space) != 0) {
+        const int space = *name == ' ';
+        const size_t size = space ? SHD_SP_SPACE_SIZE : 1;
+        if ((size_t)(end - piece) < size || memcmp(piece, space ? SHD_SP_SPACE : name, size) != 0) {
             return 0;
         }
-        piece += space;
+        piece += size;
     }
     return piece == end && *name == '\0';
 }

@@ -8,6 +8,7 @@
 
 #include "daemon/base/mem.h"
 #include "daemon/service/hint.h"
+#include "daemon/service/jobs.h"
 #include "daemon/service/message.h"
 #include "daemon/service/room.h"
 #include "daemon/service/tokenizer_files.h"
@@ -75,8 +76,7 @@ static int open_data(request *r)
     shd_admission *a = &r->admission;
     const char *model_dir = strchr(r->message->model, '/') != NULL ? r->message->model : NULL;
     const shd_opener opener = {&a->who, r->roots, r->n_roots};
-    return r->open_files ? shd_job_data_open(&opener, model_dir, &a->spec, &a->files, &a->err)
-                         : SHD_OK;
+    return shd_job_data_open(&opener, model_dir, &a->spec, &a->files, &a->err);
 }
 
 /* The model's directory; its configuration is all that a plan needs. */
@@ -162,9 +162,7 @@ static int prepare(request *r)
     SHD_TRY(shd_spec_resolve(r->message, r->n_ranks, 0, config_of(r), &a->spec, &a->err));
     if (r->open_files) {
         SHD_TRY(open_weights(r));
-    }
-    SHD_TRY(open_data(r));
-    if (r->open_files) {
+        SHD_TRY(open_data(r));
         SHD_TRY(carry(r));
     }
     SHD_TRY(is_cancelled(r));

@@ -7,9 +7,8 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
-#include "daemon/service/admission_data.h"
 #include "daemon/service/auth.h"
-#include "daemon/service/jobs.h"
+#include "daemon/service/job_data.h"
 #include "daemon/service/model_files.h"
 #include "daemon/train/plan.h"
 #include "daemon/train/spec.h"
@@ -17,6 +16,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+typedef struct shd_jobs shd_jobs;
 
 typedef struct shd_admission {
     /* Valid in `done`. */

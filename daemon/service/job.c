@@ -8,6 +8,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/service/jobs.h"
 
 static void own_finish(shd_item *item, const shd_error *failed)
 {

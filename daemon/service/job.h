@@ -10,12 +10,11 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
-#include "daemon/service/admission_data.h"
 #include "daemon/service/answers.h"
 #include "daemon/service/auth.h"
 #include "daemon/service/history.h"
 #include "daemon/service/item.h"
-#include "daemon/service/jobs.h"
+#include "daemon/service/job_data.h"
 #include "daemon/service/model_files.h"
 #include "daemon/service/prepare.h"
 #include "daemon/service/sched.h"
@@ -32,6 +31,8 @@ extern "C" {
 #define SHD_JOB_ANSWER_BYTES (16u << 20)
 
 /* Is told that the job has new events or has ended; embedded in a watcher. */
+typedef struct shd_jobs shd_jobs;
+
 typedef struct shd_job_observer {
     void (*changed)(struct shd_job_observer *observer);
     void (*removed)(struct shd_job_observer *observer); /* the job is deleted: let go of it */

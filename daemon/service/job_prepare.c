@@ -3,6 +3,7 @@
 
 #include "daemon/base/mem.h"
 #include "daemon/service/job_internal.h"
+#include "daemon/service/jobs.h"
 #include "daemon/service/workers.h"
 
 static shd_job_input *input_of(shd_job *job, int i)

@@ -4,6 +4,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/service/job_internal.h"
+#include "daemon/service/jobs.h"
 
 /* Does the memory go, once the running item has come back? */
 static int ending(const shd_job *job)

@@ -7,6 +7,7 @@
 
 #include "daemon/base/mem.h"
 #include "daemon/service/hint.h"
+#include "daemon/service/jobs.h"
 #include "daemon/service/message.h"
 #include "daemon/service/model_files.h"
 #include "daemon/service/room.h"

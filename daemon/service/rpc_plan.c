@@ -2,6 +2,7 @@
 
 #include "daemon/service/admission.h"
 #include "daemon/service/encode.h"
+#include "daemon/service/jobs.h"
 #include "daemon/service/planning.h"
 
 static void reply(shd_call *call, const shd_spec *spec, Shard__V1__PlanResponse *response)

@@ -9,6 +9,7 @@
 #include "daemon/rank/rank.h"
 #include "daemon/service/encode.h"
 #include "daemon/service/job.h"
+#include "daemon/service/jobs.h"
 
 enum { WATCHERS_PER_USER = 128 }; /* each costs the loop a report at its interval */
 

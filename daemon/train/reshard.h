@@ -15,7 +15,10 @@
 
 #include <stdint.h>
 
-#include "daemon/train/trainer.h"
+#include "daemon/base/err.h"
+#include "daemon/rank/rank.h"
+#include "daemon/train/plan.h"
+#include "daemon/train/spec.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +29,7 @@ extern "C" {
 #define SHD_RESHARD_PIECE ((int64_t)1 << 18)
 #define SHD_RESHARD_STAGING ((uint64_t)2 << 20)
 
+typedef struct shd_trainer shd_trainer;
 typedef struct shd_reshard shd_reshard;
 
 /* Prepares the move of `trainer` to `spec` under `plan` on spec->strategy.world ranks (borrowed,

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "daemon/service/job.h"
+#include "daemon/service/jobs.h"
 #include "tests/service/texts.h"
 
 namespace

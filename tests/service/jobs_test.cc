@@ -1,5 +1,6 @@
 // A job's life: admission, states, turns on the ranks, isolation of failures, stopping.
 #include "daemon/service/job.h"
+#include "daemon/service/jobs.h"
 #include "tests/service/service.h"
 
 #include <atomic>

@@ -61,6 +61,20 @@ class Turns : public Service
         shd_jobs_stop(
             jobs, [](void *flag) { *static_cast<bool *>(flag) = true; }, stopped);
     }
+    // `method` of `a`, while `b` is on the ranks, is answered once these are free, with the memory
+    // given back; `b` goes on.
+    void ends_when_b_makes_way(const char *method, const std::string &a, const std::string &b)
+    {
+        Call c = ref_async(method, a);
+        turn();
+        EXPECT_FALSE(c->finished) << "b is on the ranks";
+        finish("b");
+        turn_until([&] { return c->finished; });
+        EXPECT_TRUE(c->ok()) << c->error;
+        EXPECT_EQ(fake_alive(), 1u);
+        until_on_ranks("b", "a");
+        EXPECT_EQ(state(b), STATE(RUNNING));
+    }
 };
 
 TEST_F(Turns, AnItemOfManyTurnsLetsOthersComeBetween)
@@ -172,16 +186,8 @@ TEST_F(Turns, CancellingIsAnsweredAlthoughTheCallerOfTheItemHasGone)
     const std::string a = create_running(Spec("a").ranks(4), true);
     const std::string b = create_running(Spec("b").data(data).ranks(4), true);
     lose_the_caller(a);
-    Call c = ref_async("CancelJob", a);
-    turn();
-    EXPECT_FALSE(c->finished) << "the other job is on the ranks";
-    finish("b");
-    turn_until([&] { return c->finished; });
-    EXPECT_TRUE(c->ok()) << c->error;
+    ends_when_b_makes_way("CancelJob", a, b);
     EXPECT_EQ(state(a), STATE(CANCELLED));
-    EXPECT_EQ(fake_alive(), 1u);
-    until_on_ranks("b", "a");
-    EXPECT_EQ(state(b), STATE(RUNNING));
 }
 
 TEST_F(Turns, DeletingIsAnsweredAlthoughTheCallerOfTheItemHasGone)
@@ -192,16 +198,8 @@ TEST_F(Turns, DeletingIsAnsweredAlthoughTheCallerOfTheItemHasGone)
     turn_until([&] { return state(a) == STATE(DONE); });
     const std::string b = create_running(Spec("b").data(data).ranks(4), true);
     lose_the_caller(a);
-    Call c = ref_async("DeleteJob", a);
-    turn();
-    EXPECT_FALSE(c->finished) << "the other job is on the ranks";
-    finish("b");
-    turn_until([&] { return c->finished; });
-    EXPECT_TRUE(c->ok()) << c->error;
+    ends_when_b_makes_way("DeleteJob", a, b);
     EXPECT_EQ(ref_async("GetJob", a)->code, SHD_ENOTFOUND);
-    EXPECT_EQ(fake_alive(), 1u);
-    until_on_ranks("b", "a");
-    EXPECT_EQ(state(b), STATE(RUNNING));
 }
 
 TEST_F(Turns, AStopFinishesTheTurnsOfTheRunningStep)

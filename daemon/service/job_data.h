@@ -1,7 +1,7 @@
 /* A job's data and tokenizer: what the caller named, opened with the caller's rights and checked
  * against each other. Floor F5; any thread. */
-#ifndef SHD_DAEMON_SERVICE_ADMISSION_DATA_H
-#define SHD_DAEMON_SERVICE_ADMISSION_DATA_H
+#ifndef SHD_DAEMON_SERVICE_JOB_DATA_H
+#define SHD_DAEMON_SERVICE_JOB_DATA_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "daemon/service/admission_data.h"
+#include "daemon/service/job_data.h"
 
 #include <stdlib.h>
 #include <string.h>
